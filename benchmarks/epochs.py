@@ -10,12 +10,13 @@ of the graphs are trained on. Contenders at width k:
   standardises its features itself. Solves start at zero;
 * ``edge, warm``, ``attention, warm``: the same with ``hogwild.WarmStart``.
 
-Energy GNNs are solved by compiled code, or on torch (``--kernels off``). The contenders take turns,
-one epoch each, in an order drawn anew for every epoch, so that noise of the machine affects all of
-them. The report has the seconds of the first epoch, where everything is cold, the median seconds of
-the later ones, the median over the later epochs of the contender's time divided by a GCN's and a
-GIN's, the mean iterations of a graph in the first and in the last epoch, and the accuracy on the
-test graphs after the last epoch, which only shows that the models learn.
+Energy GNNs are solved by compiled code, on torch (``--kernels off``), or by compiled code for given
+instruction sets (``--kernels avx512,avx2``, after ``python -m hogwild.kernels.build --all``). The
+contenders take turns, one epoch each, in an order drawn anew for every epoch, so that noise of the
+machine affects all of them. The report has the seconds of the first epoch, where everything is
+cold, the median seconds of the later ones, the median over the later epochs of the contender's time
+divided by a GCN's and a GIN's, the mean iterations of a graph in the first and in the last epoch,
+and the accuracy on the test graphs after the last epoch, which only shows that the models learn.
 
 ``--profile`` shows instead where the time of one contender's epochs goes.
 """
@@ -43,7 +44,8 @@ from torch_geometric.loader import DataLoader
 from training_step import THREADS, described, environment, limit_threads, table, write
 
 from hogwild import EnergyGNN, Inputs, Solution, WarmStart
-from hogwild.kernels.native import SWITCH, found
+from hogwild.kernels.build import LEVELS
+from hogwild.kernels.native import SWITCH, Missing, found
 from hogwild.nn import Standardize
 from hogwild.tasks.files import prepared
 
@@ -101,6 +103,8 @@ class Contender:
         """One epoch; only training counts."""
         os.environ[SWITCH] = self.kernels
         found.cache_clear()
+        if self.kernels in LEVELS and isinstance(why := found(), Missing):
+            raise SystemExit(why.reason)
         self.model.train()
         self.counted.clear()
         began = self.clock()
@@ -123,7 +127,7 @@ class Contender:
 def contenders(
     name: str, width: int, size: int, wanted: list[str], kernels: list[str], seed: int
 ) -> dict[str, Contender]:
-    """The contenders by name; energy GNNs on torch have "(torch)" in theirs."""
+    """The contenders by name; energy GNNs on torch have "(torch)" in theirs, and so on."""
     graphs = graphs_of(name)
     order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(seed)).tolist()
     cut = len(graphs) * 9 // 10
@@ -183,7 +187,7 @@ def contenders(
     for where, model, warm in product(kernels, heads, (False, True)):
         label = f"{model}{', warm' if warm else ''}"
         if label in wanted:
-            label += "" if where == "on" else " (torch)"
+            label += "" if where == "on" else f" ({'torch' if where == 'off' else where})"
             made[label] = energy(warm, where, **heads[model])
     return made
 
@@ -297,7 +301,7 @@ def main() -> None:
     parser.add_argument("--widths", default="2,8,32", help="k; default: %(default)s")
     parser.add_argument("--models", default=models, help='with ";" between; default: %(default)s')
     parser.add_argument("--batches", default="32", help="batch sizes; default: %(default)s")
-    parser.add_argument("--kernels", default="on", help="on, off or on,off; default: %(default)s")
+    parser.add_argument("--kernels", default="on", help="on, off, avx2, …; default: %(default)s")
     parser.add_argument("--epochs", type=int, default=6, help="at least 2; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help=THREADS)

@@ -78,6 +78,31 @@ def test_another_library(folder):
 
 
 @needs_library
+def test_an_instruction_set_is_asked_for(folder, monkeypatch):
+    """Copies of one library take the places of those for several instruction sets."""
+    here = next(build.COMPILED.glob("hogwild_*.so"))
+    monkeypatch.setattr(native, "mark", lambda name: Library(here, "any").digest().decode())
+    processor = int(Library(here, "any").level())
+    (folder / "hogwild_native.so").symlink_to(here)
+    monkeypatch.setenv("HOGWILD_KERNELS", "avx2")
+    assert "the library is compiled for native" in native.found().reason
+    (folder / "hogwild_native.so").unlink()
+    for name in build.LEVELS:
+        (folder / f"hogwild_{name}.so").symlink_to(here)
+    for level, name in enumerate(build.LEVELS):
+        native.found.cache_clear()
+        monkeypatch.setenv("HOGWILD_KERNELS", name)
+        if level <= processor:
+            assert native.found().instructions == name
+        else:
+            assert f"this processor knows {list(build.LEVELS)[processor]}" in native.found().reason
+    for other in ("", "on"):
+        native.found.cache_clear()
+        monkeypatch.setenv("HOGWILD_KERNELS", other)
+        assert native.found().instructions == list(build.LEVELS)[processor]
+
+
+@needs_library
 def test_a_library_that_is_older_than_its_sources(monkeypatch):
     name = native.library().instructions
     for carried, words in (

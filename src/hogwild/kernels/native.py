@@ -23,7 +23,8 @@ from torch import Tensor
 from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
 
 SWITCH = "HOGWILD_KERNELS"
-"""The environment variable that switches the compiled library off: ``HOGWILD_KERNELS=off``."""
+"""The environment variable that switches the compiled library off, ``HOGWILD_KERNELS=off``, or asks
+for one of several instruction sets, such as ``HOGWILD_KERNELS=avx2``."""
 
 _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -107,7 +108,8 @@ class Missing:
 @cache
 def found() -> Library | Missing:
     """The compiled library for this processor, or why there is none."""
-    if os.environ.get(SWITCH, "").lower() == "off":
+    asked = os.environ.get(SWITCH, "").lower()
+    if asked == "off":
         return Missing(f"switched off by {SWITCH}=off")
     names = [p.stem.removeprefix("hogwild_") for p in COMPILED.glob("hogwild_*.so")]
     if not names:
@@ -115,12 +117,20 @@ def found() -> Library | Missing:
             "not compiled when hogwild was installed (python -m hogwild.kernels.build needs a "
             "C++ compiler)"
         )
+    levels = list(LEVELS)
+    if asked in levels and asked not in names:
+        return Missing(
+            f"{SWITCH}={asked}, and the library is compiled for {', '.join(sorted(names))} "
+            "(python -m hogwild.kernels.build --all compiles every instruction set)"
+        )
     try:
         name = names[0]
         if len(names) > 1:
-            levels = list(LEVELS)
             first = Library(COMPILED / f"hogwild_{levels[0]}.so", levels[0])
-            name = levels[int(first.level())]
+            known = levels[: int(first.level()) + 1]
+            if asked in levels and asked not in known:
+                return Missing(f"{SWITCH}={asked}, and this processor knows {known[-1]} at most")
+            name = asked if asked in known else known[-1]
         one = Library(COMPILED / f"hogwild_{name}.so", name)
     except (OSError, AttributeError) as error:
         return Missing(f"the library cannot be loaded: {error}")

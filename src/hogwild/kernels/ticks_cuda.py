@@ -46,8 +46,8 @@ REGISTERS = {True: 72, False: 128}
 """Registers of a thread, likewise. On an H200 with 10⁶ nodes both were the fastest of eleven trials
 (without a record)."""
 HEADERS = (
-    "vectors.h", "picnn.h", "weights.h", "turned.h", "shapes.h", "draws.h", "elimination.h",
-    "sizes_gpu.h", "layers_gpu.h", "turns_gpu.h",
+    "vectors.h", "packs.h", "picnn.h", "weights.h", "turned.h", "shapes.h", "draws.h",
+    "elimination.h", "sizes_gpu.h", "layers_gpu.h", "turns_gpu.h",
 )  # fmt: skip
 
 

@@ -129,28 +129,22 @@ class FixedReplicas {
         const double* at = field.of(item, replica_);
         double some[K * LANES] __attribute__((aligned(64))) = {};
         if (lanes_ < LANES) std::memcpy(some, at, sizeof(double) * K * lanes_), at = some;
-#if defined(HOG_SHUFFLE)
         if (K == 2) {
-            V low, high;
-            std::memcpy(&low, at, sizeof(V)), std::memcpy(&high, at + LANES, sizeof(V));
-            to[0] = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
-            to[K - 1] = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
+            to[0] = eight(at), to[K - 1] = eight(at + LANES);
+            unzip(to[0], to[K - 1]);
             return;
         }
-#endif
         for (int l = 0; l < LANES; ++l) HOG_ALL(c, K) lane(to[c], l) = at[l * K + c];
     }
     HOG_METHOD void write(const V* from, const Field& field, int64_t item) const {
         double* at = field.of(item, replica_);
         double some[K * LANES] __attribute__((aligned(64)));
         double* to = lanes_ < LANES ? some : at;
-#if defined(HOG_SHUFFLE)
         if (K == 2) {
-            const V low = __builtin_shufflevector(from[0], from[K - 1], 0, 8, 1, 9, 2, 10, 3, 11),
-                    high = __builtin_shufflevector(from[0], from[K - 1], 4, 12, 5, 13, 6, 14, 7, 15);
-            std::memcpy(to, &low, sizeof(V)), std::memcpy(to + LANES, &high, sizeof(V));
+            V low = from[0], high = from[K - 1];
+            zip(low, high);
+            put_eight(low, to), put_eight(high, to + LANES);
         } else
-#endif
             for (int l = 0; l < LANES; ++l) HOG_ALL(c, K) to[l * K + c] = part(from[c], l);
         if (lanes_ < LANES) std::memcpy(at, some, sizeof(double) * K * lanes_);
     }

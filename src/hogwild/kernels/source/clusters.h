@@ -122,7 +122,7 @@ class Clusters : public Steps<S> {
         HOG_EACH(c, K) most_ = largest(most_, absolute(x.own[c]));
         HOG_EACH(v, variables) {
             const Mask m = has(v);
-            HOG_EACH(c, K) most_ = largest(most_, m ? absolute(x.near[v * K + c]) : wide(0.0));
+            HOG_EACH(c, K) most_ = largest(most_, pick(m, absolute(x.near[v * K + c]), wide(0.0)));
         }
         return most_;
     }
@@ -176,7 +176,7 @@ class Clusters : public Steps<S> {
             HOG_EACH(i, K) HOG_EACH(c, K) {
                 Y[i * K + c] = ex[(v * K + i) * K + c] + P[(K + i) * (2 * K) + c];
                 const V there = ec[(v * K + i) * K + c] + P[i * (2 * K) + c];
-                lu[i * K + c] = here ? there : wide(i == c ? 1.0 : 0.0);
+                lu[i * K + c] = pick(here, there, wide(i == c ? 1.0 : 0.0));
                 I[i * K + c] = wide(i == c ? 1.0 : 0.0);
             }
             eliminate(K, lu, I, K);

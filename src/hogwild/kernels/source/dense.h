@@ -165,7 +165,7 @@ class Perceptron {
                 }
                 // A leaky ReLU is positive where its input is.
                 for (int i = 0; i < in; ++i)
-                    back[i] = l ? (z[i] > 0.0 ? next[i] : slope_ * next[i]) : next[i];
+                    back[i] = l ? pick(z[i] > 0.0, next[i], slope_ * next[i]) : next[i];
             }
             if (into.at) into.write(n, rows, in(), back);
         }
@@ -198,7 +198,7 @@ class Perceptron {
             for (int j = 0; j < widths_[l + 1]; ++j) {
                 V sum = wide(b[j]);
                 for (int i = 0; i < in; ++i) sum += w[j * in + i] * z[i];
-                to[j] = l + 1 == layers_ ? sum : (sum > 0.0 ? sum : slope_ * sum);
+                to[j] = l + 1 == layers_ ? sum : pick(sum > 0.0, sum, slope_ * sum);
             }
         }
     }

@@ -13,21 +13,21 @@ HOG_FN void eliminate(int nd, V* A, V* B, int m) {
         for (int i = c + 1; i < n; ++i) {
             const V there = absolute(A[i * n + c]);
             const Mask more = there > best;
-            best = more ? there : best;
-            row = more ? wide(i) : row;
+            best = pick(more, there, best);
+            row = pick(more, wide(i), row);
         }
         for (int i = c + 1; i < n; ++i) {
             const Mask swap = row == wide(i);
             if (!any(swap)) continue;
             for (int j = c; j < n; ++j) {
                 const V a = A[c * n + j], b = A[i * n + j];
-                A[c * n + j] = swap ? b : a;
-                A[i * n + j] = swap ? a : b;
+                A[c * n + j] = pick(swap, b, a);
+                A[i * n + j] = pick(swap, a, b);
             }
             HOG_EACH(j, m) {
                 const V a = B[c * m + j], b = B[i * m + j];
-                B[c * m + j] = swap ? b : a;
-                B[i * m + j] = swap ? a : b;
+                B[c * m + j] = pick(swap, b, a);
+                B[i * m + j] = pick(swap, a, b);
             }
         }
         const V inverse = 1.0 / A[c * n + c];

@@ -91,7 +91,7 @@ class Task {
                     V a[LANES];
                     for (int i = 0; i < LANES; ++i) a[i] = eight(from + (x + i) * at_.N);
                     transpose(a);
-                    for (int l = 0; l < LANES; ++l) std::memcpy(to + l * width + x, a + l, sizeof(V));
+                    for (int l = 0; l < LANES; ++l) put_eight(a[l], to + l * width + x);
                 }
             for (; x < width; ++x)
                 for (int l = 0; l < LANES && b * LANES + l < v.n; ++l)

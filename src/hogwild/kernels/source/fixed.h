@@ -10,33 +10,18 @@ namespace hog {
 
 /// Two numbers of each lane, which lie side by side in memory.
 HOG_INLINE void read_pairs(const double* const* at, V& first, V& second) {
-#if defined(HOG_SHUFFLE)
-    typedef double V2 __attribute__((vector_size(16)));
-    typedef double V4 __attribute__((vector_size(32)));
-    V2 x[LANES];
-    HOG_ALL(l, LANES) std::memcpy(&x[l], at[l], sizeof(V2));
-    const V4 a = __builtin_shufflevector(x[0], x[2], 0, 1, 2, 3),
-             b = __builtin_shufflevector(x[4], x[6], 0, 1, 2, 3),
-             c = __builtin_shufflevector(x[1], x[3], 0, 1, 2, 3),
-             d = __builtin_shufflevector(x[5], x[7], 0, 1, 2, 3);
-    const V even = __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7),
-            odd = __builtin_shufflevector(c, d, 0, 1, 2, 3, 4, 5, 6, 7);
-    first = __builtin_shufflevector(even, odd, 0, 8, 2, 10, 4, 12, 6, 14);
-    second = __builtin_shufflevector(even, odd, 1, 9, 3, 11, 5, 13, 7, 15);
-#else
-    for (int l = 0; l < LANES; ++l) lane(first, l) = at[l][0], lane(second, l) = at[l][1];
-#endif
+    typedef Vector<double, 32>::type Four;
+    const auto four = [&](int l) {
+        return joined<Four>(Vector<double, 16>::load(at[l]), Vector<double, 16>::load(at[l + 2]));
+    };
+    first = joined<V>(four(0), four(4));
+    second = joined<V>(four(1), four(5));
+    exchange<1>(first, second);
 }
 HOG_INLINE void write_pairs(V first, V second, double* const* at, int lanes) {
     double x[2 * LANES] __attribute__((aligned(64)));
-#if defined(HOG_SHUFFLE)
-    const V low = __builtin_shufflevector(first, second, 0, 8, 1, 9, 2, 10, 3, 11),
-            high = __builtin_shufflevector(first, second, 4, 12, 5, 13, 6, 14, 7, 15);
-    std::memcpy(x, &low, sizeof(V));
-    std::memcpy(x + LANES, &high, sizeof(V));
-#else
-    for (int l = 0; l < LANES; ++l) x[2 * l] = part(first, l), x[2 * l + 1] = part(second, l);
-#endif
+    zip(first, second);
+    put_eight(first, x), put_eight(second, x + LANES);
     for (int l = 0; l < lanes; ++l) std::memcpy(at[l], x + 2 * l, 2 * sizeof(double));
 }
 
@@ -133,8 +118,8 @@ class FixedSteps {
             V letter[K], view[K];
             read_rows(rows, letter), read_rows(more, view);
             HOG_ALL(c, K) {
-                g[c] += m ? letter[c] : wide(0.0);
-                views_[p * K + c] = m ? view[c] : wide(0.0);
+                g[c] += pick(m, letter[c], wide(0.0));
+                views_[p * K + c] = pick(m, view[c], wide(0.0));
             }
         }
         HOG_ALL(c, K) {
@@ -209,7 +194,7 @@ class FixedSteps {
                 rows[l] = contexts[l] + plain(std::min<int64_t>(p + b, last[l])) * EDGE;
             HOG_ALL(i, EDGE / LANES) transpose(rows, i * LANES, q + b * EDGE + i * LANES);
             V& weight = q[b * EDGE + Message::N::context()];
-            weight = degrees > p + b ? weight : wide(0.0);
+            weight = pick(degrees > p + b, weight, wide(0.0));
             HOG_ALL(c, K) y[b * 2 * K + 2 * c] = h[c], y[b * 2 * K + 2 * c + 1] = views_[(p + b) * K + c];
         }
         Message::template forward<B>(weights_, q, EDGE, y, s_ + p * 2 * W, value);

@@ -9,7 +9,7 @@ namespace hog {
 /// 64 bytes of numbers of type T.
 template <class T>
 struct Wide {
-    typedef T type __attribute__((vector_size(64), aligned(64)));
+    typedef typename Vector<T, 64>::type type;
     static constexpr int lanes = 64 / sizeof(T);
 };
 
@@ -27,74 +27,26 @@ struct Grid {
     }
 };
 
-/// Eight packs as an 8 x 8 matrix of columns; every eight lanes are transposed for themselves.
-inline void transpose_eight(Wide<double>::type* a) { transpose((V*)a); }
-inline void transpose_eight(Wide<float>::type* a) {
-#ifdef HOG_SHUFFLE
-    Wide<float>::type b[8];
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12,
-                                       28, 14, 30);
-        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27,
-                                           13, 29, 15, 31);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = i; j < i + 2; ++j) {
-            a[j] = __builtin_shufflevector(b[j], b[j + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25,
-                                           12, 13, 28, 29);
-            a[j + 2] = __builtin_shufflevector(b[j], b[j + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11,
-                                               26, 27, 14, 15, 30, 31);
-        }
-    for (int j = 0; j < 4; ++j) {
-        const auto x = a[j], y = a[j + 4];
-        a[j] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-        a[j + 4] =
-            __builtin_shufflevector(x, y, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    }
-#else
-    for (int half = 0; half < 16; half += 8)
-        for (int i = 0; i < 8; ++i)
-            for (int j = 0; j < i; ++j) {
-                const float x = a[i][half + j];
-                a[i][half + j] = a[j][half + i];
-                a[j][half + i] = x;
-            }
-#endif
-}
-
-/// Eight numbers, and a pack from the eights of its rows.
+/// Eight numbers anywhere in memory.
 template <class T>
-struct Eight {
-    typedef T type __attribute__((vector_size(8 * sizeof(T)), aligned(sizeof(T)), may_alias));
-};
-inline Wide<double>::type joined(const double* const* rows, int i, int c) {
-    return (Wide<double>::type) * (const Eight<double>::type*)(rows[i] + c);
+using Eight = Vector<T, 8 * sizeof(T)>;
+
+/// A pack from the eights of its rows.
+inline Wide<double>::type row_of(const double* const* rows, int i, int c) {
+    return Eight<double>::load(rows[i] + c);
 }
-inline Wide<float>::type joined(const float* const* rows, int i, int c) {
-    const Eight<float>::type low = *(const Eight<float>::type*)(rows[i] + c),
-                             high = *(const Eight<float>::type*)(rows[8 + i] + c);
-#ifdef HOG_SHUFFLE
-    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-#else
-    Wide<float>::type out;
-    for (int l = 0; l < 8; ++l) out[l] = low[l], out[8 + l] = high[l];
-    return out;
-#endif
+inline Wide<float>::type row_of(const float* const* rows, int i, int c) {
+    return joined<Wide<float>::type>(Eight<float>::load(rows[i] + c), Eight<float>::load(rows[8 + i] + c));
 }
 /// The reverse, for rows below `count`.
 inline void part(const Wide<double>::type& x, double* const* rows, int i, int c, int count) {
-    if (i < count) *(Eight<double>::type*)(rows[i] + c) = (Eight<double>::type)x;
+    if (i < count) Eight<double>::store(x, rows[i] + c);
 }
 inline void part(const Wide<float>::type& x, float* const* rows, int i, int c, int count) {
     Eight<float>::type low, high;
-#ifdef HOG_SHUFFLE
-    low = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7);
-    high = __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
-#else
-    for (int l = 0; l < 8; ++l) low[l] = x[l], high[l] = x[8 + l];
-#endif
-    if (i < count) *(Eight<float>::type*)(rows[i] + c) = low;
-    if (8 + i < count) *(Eight<float>::type*)(rows[8 + i] + c) = high;
+    halves(x, low, high);
+    if (i < count) Eight<float>::store(low, rows[i] + c);
+    if (8 + i < count) Eight<float>::store(high, rows[8 + i] + c);
 }
 
 /// The numbers of a node in a vector of conjugate gradients: whole groups of eight.
@@ -246,8 +198,8 @@ class Hessian {
                 for (int c = 0; c < across; c += 8) {
                     E sum = E{};
                     for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q)
-                        sum += *(const E*)(sent + (size_t)q * across + c);
-                    *(E*)(to[l] + c) = sum;
+                        sum += Eight<T>::load(sent + (size_t)q * across + c);
+                    Eight<T>::store(sum, to[l] + c);
                 }
             }
             read(to, M, heard, 1);
@@ -308,7 +260,8 @@ class Hessian {
             }
             auto add = [&](int q, int end) {
                 const T* from = G + ((size_t)q * ends + end) * stride;
-                for (int c = 0; c < stride; c += 8) *(E*)(to + c) += *(const E*)(from + c);
+                for (int c = 0; c < stride; c += 8)
+                    Eight<T>::store(Eight<T>::load(to + c) + Eight<T>::load(from + c), to + c);
             };
             if (ends == 2)
                 for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) add(q, 0);
@@ -334,8 +287,8 @@ class Hessian {
     static void read(const T* const* rows, int columns, P* y, int step) {
         for (int c0 = 0; c0 < columns; c0 += 8) {
             P a[8];
-            for (int i = 0; i < 8; ++i) a[i] = joined(rows, i, c0);
-            transpose_eight(a);
+            for (int i = 0; i < 8; ++i) a[i] = row_of(rows, i, c0);
+            turn<8>(a);
             if (c0 + 8 <= columns)
                 for (int c = 0; c < 8; ++c) y[(c0 + c) * step] = a[c];
             else
@@ -348,7 +301,7 @@ class Hessian {
         for (int c0 = 0; c0 < columns; c0 += 8) {
             P a[8];
             for (int c = 0; c < 8; ++c) a[c] = c0 + c < columns ? x[(c0 + c) * step] : P{};
-            transpose_eight(a);
+            turn<8>(a);
             if (count >= lanes)
                 for (int i = 0; i < 8; ++i) part(a[i], rows, i, c0, lanes);
             else
@@ -362,12 +315,13 @@ class Hessian {
         const int last = (rows - 1) / LANES;
         HOG_PACKS(b, packs(rows))
         for (int set = 0; set < sets; ++set) {
-            const V* low = from.pack(2 * b * sets + set);
-            const V* high = from.pack(std::min(2 * b + 1, last) * sets + set);
+            const double* low = (const double*)from.pack(2 * b * sets + set);
+            const double* high = (const double*)from.pack(std::min(2 * b + 1, last) * sets + set);
             T* into = (T*)to.pack(b * sets + set);
-            for (int f = 0; f < to.fields; ++f, into += 2 * LANES)
-                *(E*)into = __builtin_convertvector(low[f], E),
-                *(E*)(into + LANES) = __builtin_convertvector(high[f], E);
+            for (int f = 0; f < to.fields; ++f, into += 2 * LANES, low += LANES, high += LANES) {
+                for (int l = 0; l < LANES; ++l) into[l] = (T)low[l];
+                for (int l = 0; l < LANES; ++l) into[LANES + l] = (T)high[l];
+            }
         }
     }
 };

@@ -90,8 +90,8 @@ struct Iteration {
         rz = total([&](int i) { return r[i] * r[i] * inverse[i]; });
         P most = P{};
         each([&](int i) {
-            const P size = r[i] < 0 ? -r[i] : r[i];
-            most = size > most ? size : most;
+            const P size = pick(r[i] < 0, -r[i], P(r[i]));
+            most = pick(size > most, size, most);
         });
         double none = 0;
         worst = 0;
@@ -200,9 +200,10 @@ struct Krylov {
             fast.each([&](int i) {
                 fast.x[i] = typename Fast::P{};
                 for (int half = 0; half < 2; ++half) {
-                    const V from = 2 * i + half < fine.length ? fine.r[2 * i + half] : V{};
-                    for (int l = 0; l < LANES; ++l)
-                        fast.r[i][half * LANES + l] = (float)(down * from[l]);
+                    const double* const from = (const double*)(fine.r + 2 * i + half);
+                    float* const to = (float*)(fast.r + i) + half * LANES;
+                    const bool there = 2 * i + half < fine.length;
+                    for (int l = 0; l < LANES; ++l) to[l] = there ? (float)(down * from[l]) : 0.0f;
                 }
             });
             team.sync();
@@ -216,11 +217,10 @@ struct Krylov {
             }
             if (turns < 0 || left > goal) break;
             fine.each([&](int i) {
-                V found;
-                for (int l = 0; l < LANES; ++l)
-                    found[l] = before * (double)fast.x[i / 2][i % 2 * LANES + l];
-                fine.p[i] = found;
-                fine.x[i] += found;
+                const float* const found = (const float*)(fast.x + i / 2) + i % 2 * LANES;
+                double* const to = (double*)(fine.p + i);
+                for (int l = 0; l < LANES; ++l) to[l] = before * (double)found[l];
+                fine.x[i] += fine.p[i];
             });
             team.sync();
             if (rtol == 0) return true;  // Newton's method measures the residual itself

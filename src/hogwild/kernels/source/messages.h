@@ -51,8 +51,8 @@ class Messengers : public Clusters<S> {
             V* home = toward + K;
             recall(m_.home, K, home);
             HOG_EACH(c, K) {
-                now[c] = sound ? z.own[c] : toward[c];
-                now[c] = stays_ ? home[c] : now[c];
+                now[c] = pick(sound, z.own[c], toward[c]);
+                now[c] = pick(stays_, home[c], now[c]);
             }
             keep(m_.home, K, now, resting);
         }
@@ -79,7 +79,7 @@ class Messengers : public Clusters<S> {
     /// The last mode of each node; for nodes without one, their embedding and their inbox.
     void remember() {
         recall(m_.own, K, before.own);
-        HOG_EACH(c, K) before.own[c] = known_ ? before.own[c] : h[c];
+        HOG_EACH(c, K) before.own[c] = pick(known_, before.own[c], h[c]);
         HOG_EACH(i, most * K) on_edges[i] = views[i];
         for (int l = 0; l < LANES; ++l)
             if (known_[l])
@@ -98,7 +98,7 @@ class Messengers : public Clusters<S> {
             const Mask m = there(p);
             Mask zeros = m;
             HOG_EACH(c, count) {
-                const V x = m ? at[c] : wide(0.0);
+                const V x = pick(m, at[c], wide(0.0));
                 packed[p * count + c] = x;
                 zeros &= x == 0.0;
             }
@@ -120,7 +120,7 @@ class Messengers : public Clusters<S> {
             const V* at = from + v * count;
             Mask quiet = has(v);
             HOG_EACH(c, count) quiet &= at[c] == 0.0;
-            silent[v] = quiet ? wide(1.0) : wide(0.0);
+            silent[v] = pick(quiet, wide(1.0), wide(0.0));
             some |= quiet;
             int n = 0;
             HOG_EACH(i, (2 * K)) for (int j = i; j < (2 * K); ++j, ++n)
@@ -134,7 +134,7 @@ class Messengers : public Clusters<S> {
         HOG_EACH(p, most) {
             const Rows at = A::rows(turn_.mail, p, count);
             const Mask m = there(p);
-            HOG_EACH(c, letters) said[p * letters + c] = m ? at[c] : wide(0.0);
+            HOG_EACH(c, letters) said[p * letters + c] = pick(m, at[c], wide(0.0));
         }
         V *merged = said + most * letters, *felt = merged + variables * letters;
         merge(said, letters, merged, nullptr);
@@ -151,13 +151,13 @@ class Messengers : public Clusters<S> {
                 if (i < K && i == j) x = stiff;
                 if (i >= K && j >= K && rule_.step == BLOCKS)
                     x = merged[v * letters + K + (i - K) * K + j - K];
-                P[i * (2 * K) + j] = quiet ? x : P[i * (2 * K) + j];
+                P[i * (2 * K) + j] = pick(quiet, x, P[i * (2 * K) + j]);
             }
             HOG_EACH(i, (2 * K)) {
                 V x = i < K ? felt[v * K + i] : -merged[v * letters + i - K];
                 HOG_EACH(j, (2 * K))
                     x += P[i * (2 * K) + j] * (j < K ? before.near[v * K + j] : before.own[j - K]);
-                L[i] = quiet ? x : L[i];
+                L[i] = pick(quiet, x, L[i]);
             }
         }
     }
@@ -174,8 +174,8 @@ class Messengers : public Clusters<S> {
         HOG_EACH(c, K) {
             V seen = b[c * K + c];
             HOG_EACH(v, variables) seen += precision[(v * (2 * K) + K + c) * (2 * K) + K + c];
-            seen = seen < 0.0 ? wide(0.0) : seen;
-            hold[c] = doubt > 0.0 ? x_.hold * doubt * seen : wide(0.0);
+            seen = pick(seen < 0.0, wide(0.0), seen);
+            hold[c] = pick(doubt > 0.0, x_.hold * doubt * seen, wide(0.0));
         }
     }
 
@@ -186,8 +186,8 @@ class Messengers : public Clusters<S> {
         HOG_EACH(i, variables * K) to.near[i] = from.near[i] + t * along.near[i];
     }
     void choose(Mask m, const Point& yes, const Point& to) const {
-        HOG_EACH(i, K) to.own[i] = m ? yes.own[i] : to.own[i];
-        HOG_EACH(i, variables * K) to.near[i] = m ? yes.near[i] : to.near[i];
+        HOG_EACH(i, K) to.own[i] = pick(m, yes.own[i], to.own[i]);
+        HOG_EACH(i, variables * K) to.near[i] = pick(m, yes.near[i], to.near[i]);
     }
 
     /// The modes of the clusters, from `before` to `z`; for which nodes the search succeeded.
@@ -214,12 +214,12 @@ class Messengers : public Clusters<S> {
             const Mask good = busy & (turned <= 0.5 * absolute(steep));
             const V next = solve(ahead);
             V secant = steep / (steep - turned);
-            secant = secant == secant ? secant : wide(0.1);
+            secant = pick(secant == secant, secant, wide(0.1));
             secant = smaller(larger(secant, wide(0.1)), wide(0.7));
             choose(good, trial, z);
             choose(good, ahead, d);
-            t = good ? wide(1.0) : secant * t;
-            steep = good ? next : steep;
+            t = pick(good, wide(1.0), secant * t);
+            steep = pick(good, next, steep);
             moved |= good;
             busy &= ~(good & (absolute(steep) <= goal));
         }

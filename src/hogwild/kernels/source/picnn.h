@@ -98,8 +98,8 @@ namespace hog {
 template <class N>
 HOG_FN V positive(HOG_NET net, V x, V& slope) {
     if (!net.relu()) return softplus(x, slope);
-    slope = x > 0.0 ? wide(1.0) : wide(0.0);
-    return x > 0.0 ? x : wide(0.0);
+    slope = pick(x > 0.0, wide(1.0), wide(0.0));
+    return pick(x > 0.0, x, wide(0.0));
 }
 
 /// The context q of a pack, from o_0 and the feature path `f` of the parameters.
@@ -126,7 +126,7 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
         HOG_EACH(i, net.w(l)) q[at + net.D() + i] = from[ahead + before + net.D() + i];
         HOG_EACH(i, ahead) {
             const V x = from[i];
-            u[i] = x > 0.0 ? x : FEATURE_SLOPE * x;
+            u[i] = pick(x > 0.0, x, FEATURE_SLOPE * x);
         }
     }
     HOG_WRITE(q, to, net.context());
@@ -448,7 +448,7 @@ HOG_FN void fill_reverse(HOG_NET net, const double* f, const V* o0, In qb, V* o0
         HOG_EACH(i, net.w(l)) {
             V x = l ? wide(c[i]) : o0[i];
             HOG_EACH(j, before) x += F[i * before + j] * u[unit - before + j];
-            const V slope = x > 0.0 ? wide(1.0) : wide(FEATURE_SLOPE);
+            const V slope = pick(x > 0.0, wide(1.0), wide(FEATURE_SLOPE));
             u[unit + i] = slope * x;
             cut[unit + i] = slope;
         }

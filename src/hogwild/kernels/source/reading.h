@@ -23,7 +23,7 @@ HOG_METHOD void Task<S, F, T>::write_nodes(double* nodes, int row, int rows, int
 #if !HOG_GPU
     if ((b + 1) * LANES <= v.n) {
         for (int x = 0; x < rows; ++x)
-            std::memcpy(nodes + (row + x) * at_.N + at_.n0 + b * LANES, o0b + x, sizeof(V));
+            put_eight(o0b[x], nodes + (row + x) * at_.N + at_.n0 + b * LANES);
         return;
     }
 #endif

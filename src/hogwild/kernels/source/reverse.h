@@ -53,7 +53,7 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
         const Fields fm = m.pack(here), fd = md.pack(here), fb = mb.pack(here), ft = mt.pack(here);
         HOG_EACH(c, M()) {
             y[c] = fm[c];
-            t[c] = on > 0.0 ? fd[c] : wide(0.0);  // nothing was written behind the last row
+            t[c] = pick(on > 0.0, fd[c], wide(0.0));  // nothing was written behind the last row
         }
         read_own(h, here, y + M());
         read_own(lambda, here, t + M());
@@ -76,7 +76,7 @@ HOG_METHOD void Task<S, F, T>::reverse(const Cotangents& out, Sum sums) {
         const V w = on * lw.pack(here)[0];
         HOG_EACH(c, M()) {
             p[c] = w * fb[c];
-            r[c] = on > 0.0 ? w * ft[c] : wide(0.0);
+            r[c] = pick(on > 0.0, w * ft[c], wide(0.0));
         }
         {
             HOG_PAD_FROM(rest);

@@ -7,7 +7,7 @@ namespace hog {
 
 /// Eight rows of eight numbers, transposed.
 HOG_INLINE void transpose(const double* const* rows, int64_t from, V* out) {
-    for (int i = 0; i < LANES; ++i) std::memcpy(&out[i], rows[i] + from, sizeof(V));
+    for (int i = 0; i < LANES; ++i) out[i] = eight(rows[i] + from);
     transpose(out);
 }
 
@@ -15,22 +15,21 @@ HOG_INLINE void transpose(const double* const* rows, int64_t from, V* out) {
 HOG_FN double part(const V& x, int l) { return reinterpret_cast<const double*>(&x)[l]; }
 HOG_FN bool all_finite(double x) { return x - x == 0.0; }
 HOG_FN Mask finite(V x) { return x - x == 0.0; }
-HOG_FN V pick(Mask m, V yes, V no) { return m ? yes : no; }
-HOG_FN V pick(Mask m, double yes, V no) { return m ? wide(yes) : no; }
+HOG_FN V pick(Mask m, double yes, V no) { return pick(m, wide(yes), no); }
 /// The larger number; NaN if one is NaN.
-HOG_FN V largest(V a, V b) { return (a > b) | (a != a) ? a : b; }
+HOG_FN V largest(V a, V b) { return pick((a > b) | (a != a), a, b); }
 
 /// The curvature of a parabola that touches g at a and lies above g up to the distance `reach`
 /// (`Activation.growth` in hogwild_node); a reach of NaN counts as zero.
 HOG_FN V growth_within(int act, V a, V slope, V reach) {
     const V truth = curvature(act, a, slope), most = majoriser(a, slope), twice = 2.0 * absolute(a);
-    const V distance = reach <= twice ? reach : (reach == reach ? twice : wide(0.0));
+    const V distance = pick(reach <= twice, reach, pick(reach == reach, twice, wide(0.0)));
     const Mask far = distance > 1e-3;
-    V r = far ? distance : wide(1.0), ignored;
-    r = a >= 0.0 ? r : -r;
+    V r = pick(far, distance, wide(1.0)), ignored;
+    r = pick(a >= 0.0, r, -r);
     const V chord =
         2.0 * (activate(act, a - r, ignored) - activate(act, a, ignored) + r * slope) / (r * r);
-    return smaller(far ? larger(chord, truth) : truth, most);
+    return smaller(pick(far, larger(chord, truth), truth), most);
 }
 
 /// The gradient J' p of p' f.

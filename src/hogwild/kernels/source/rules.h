@@ -186,7 +186,7 @@ class Steps : public Stars<S> {
         HOG_EACH(p, most) {
             const Rows at = A::rows(turn_.inbox, p);
             const Mask m = there(p);
-            HOG_EACH(c, K) views[p * K + c] = m ? at[c] : wide(0.0);
+            HOG_EACH(c, K) views[p * K + c] = pick(m, at[c], wide(0.0));
         }
     }
     /// Sums of the letters, which begin at number `from` of the mail.
@@ -196,7 +196,7 @@ class Steps : public Stars<S> {
         HOG_EACH(p, most) {
             const Rows at = A::rows(turn_.mail, p, from);
             const Mask m = there(p);
-            HOG_EACH(c, count) heard[c] += m ? at[c] : wide(0.0);
+            HOG_EACH(c, count) heard[c] += pick(m, at[c], wide(0.0));
         }
     }
     void write_letters(int from, int count, const V* letters) const {
@@ -235,7 +235,7 @@ class Steps : public Stars<S> {
         V turned = wide(0.0), size = wide(0.0), before = wide(0.0);
         HOG_EACH(c, K) turned += g[c] * last[c], size += g[c] * g[c], before += last[c] * last[c];
         const Mask overshot = (turned < 0.0) & (size > before);
-        trust = overshot ? 0.5 * trust : 1.1 * trust;
+        trust = pick(overshot, 0.5 * trust, 1.1 * trust);
         trust = smaller(larger(trust, wide(1e-3 * x_.damping)), wide(x_.damping));
         keep(m_.last, K, g, who);
         keep(m_.damped, 1, &trust, who);
@@ -259,15 +259,15 @@ class Steps : public Stars<S> {
         eliminate(K, block, solved, 1);
         HOG_EACH(c, K) height += g[c] * solved[c];
         const Mask climbs = climb > 0.0, high = climbs & (peak > x_.shrink * before);
-        trust = high ? x_.fall * trust : x_.rise * trust;
+        trust = pick(high, x_.fall * trust, x_.rise * trust);
         trust = smaller(larger(trust, wide(x_.least * x_.damping)), wide(x_.damping));
-        const V kept = climbs ? wide(0.0) : x_.pace / x_.damping * trust;
+        const V kept = pick(climbs, wide(0.0), x_.pace / x_.damping * trust);
         HOG_EACH(c, K) {
-            pace[c] = (climbs ? wide(0.0) : kept * pace[c]) - trust * solved[c];
+            pace[c] = pick(climbs, wide(0.0), kept * pace[c]) - trust * solved[c];
             to[c] = from[c] + pace[c];
         }
-        before = climbs ? peak : before;
-        peak = climbs ? height : larger(peak, height);
+        before = pick(climbs, peak, before);
+        peak = pick(climbs, height, larger(peak, height));
         keep(m_.pace, K, pace);
         keep(m_.damped, 1, &trust);
         keep(m_.peak, 1, &peak);

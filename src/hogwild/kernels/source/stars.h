@@ -135,7 +135,7 @@ class Stars : public S::Dims {
         int64_t channel;
         HOG_METHOD V operator[](int c) const {
             const int64_t i = c * channel;
-            return V{at[0][i], at[1][i], at[2][i], at[3][i], at[4][i], at[5][i], at[6][i], at[7][i]};
+            return Vector<double, 64>::of([&](int l) { return at[l][i]; });
         }
     };
     Rows rows(const Field& field, int p, int from = 0) const {
@@ -165,7 +165,7 @@ class Stars : public S::Dims {
             V* to = q + p * f.edge_row();
             for (int64_t i = 0; i < f.edge_row(); i += LANES) transpose(rows, i, to + i);
             const Mask m = there(p);
-            HOG_EACH(hd, H) w[p * H + hd] = m ? to[weights + hd] : wide(0.0);
+            HOG_EACH(hd, H) w[p * H + hd] = pick(m, to[weights + hd], wide(0.0));
         }
     }
 
@@ -187,7 +187,7 @@ class Stars : public S::Dims {
         for (int p = 0; p < most; ++p)
             HOG_EACH(hd, H) {
                 const V weight = q[p * f.edge_row() + H * s.message().context() + hd];
-                w[p * H + hd] = there(p) ? weight : wide(0.0);
+                w[p * H + hd] = pick(there(p), weight, wide(0.0));
             }
     }
 

@@ -6,11 +6,9 @@
 #if !HOG_GPU
 namespace hog {
 
-inline V eight(const double* from) {
-    V x;
-    std::memcpy(&x, from, sizeof(V));
-    return x;
-}
+/// Eight numbers anywhere in memory.
+inline V eight(const double* from) { return Vector<double, 64>::load(from); }
+inline void put_eight(const V& x, double* to) { Vector<double, 64>::store(x, to); }
 
 /// y[c * step] gets number c of eight rows: `load(l, c)` gives the eight numbers of row l from c on, and
 /// `one(l, c)` a single number.
@@ -40,7 +38,7 @@ HOG_INLINE void rows_of(const V* x, int columns, int step, double* const* rows, 
         for (int i = 0; i < LANES; ++i) a[i] = x[(c + i) * step];
         transpose(a);
         for (int l = 0; l < LANES; ++l)
-            if (l < count) std::memcpy(rows[l] + c, a + l, sizeof(V));
+            if (l < count) put_eight(a[l], rows[l] + c);
     }
     for (; c < columns; ++c)
         for (int l = 0; l < LANES && l < count; ++l) rows[l][c] = get(x[c * step], l);

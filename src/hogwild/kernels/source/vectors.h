@@ -18,6 +18,7 @@
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
+#include "packs.h"
 #endif
 
 namespace hog {
@@ -41,53 +42,24 @@ HOG_FN V two_to(V shifted) {
     return __longlong_as_double((__double_as_longlong(shifted) << 52) + 0x3ff0000000000000LL);
 }
 HOG_FN bool any(Mask m) { return m; }
+HOG_FN V pick(Mask m, V yes, V no) { return m ? yes : no; }
 
 #else
 
 constexpr int LANES = 8;
-typedef double V __attribute__((vector_size(64), aligned(64)));
-typedef long long Mask __attribute__((vector_size(64), aligned(64)));
-HOG_FN V wide(double x) { return V{x, x, x, x, x, x, x, x}; }
+typedef Vector<double, 64>::type V;
+typedef Vector<long long, 64>::type Mask;
+HOG_FN V wide(double x) { return Vector<double, 64>::all(x); }
 HOG_FN double& lane(V& x, int l) { return reinterpret_cast<double*>(&x)[l]; }
-HOG_FN double get(V x, int l) { return x[l]; }
-HOG_FN double sum_lanes(V x) {
+HOG_FN double get(const V& x, int l) { return x[l]; }
+HOG_FN double sum_lanes(const V& x) {
     return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
 }
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_shufflevector)
-#define HOG_SHUFFLE 1
-#endif
-#endif
 /// An 8 x 8 matrix of rows, transposed.
-HOG_INLINE void transpose(V* a) {
-#ifdef HOG_SHUFFLE
-    V b[8];
-    for (int i = 0; i < 8; i += 2) {
-        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
-        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
-    }
-    for (int i = 0; i < 8; i += 4)
-        for (int j = i; j < i + 2; ++j) {
-            a[j] = __builtin_shufflevector(b[j], b[j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
-            a[j + 2] = __builtin_shufflevector(b[j], b[j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
-        }
-    for (int j = 0; j < 4; ++j) {
-        const V x = a[j], y = a[j + 4];
-        a[j] = __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11);
-        a[j + 4] = __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
-    }
-#else
-    for (int i = 0; i < LANES; ++i)
-        for (int j = 0; j < i; ++j) {
-            const double x = a[i][j];
-            a[i][j] = a[j][i];
-            a[j][i] = x;
-        }
-#endif
-}
+HOG_INLINE void transpose(V* a) { turn<LANES>(a); }
 HOG_FN V absolute(V x) { return (V)((Mask)x & 0x7fffffffffffffffLL); }
 HOG_FN V root(V x) {
-    for (int l = 0; l < LANES; ++l) x[l] = std::sqrt(x[l]);
+    for (int l = 0; l < LANES; ++l) lane(x, l) = std::sqrt(get(x, l));
     return x;
 }
 HOG_FN V minus_absolute(V x) { return (V)((Mask)x | (-0x7fffffffffffffffLL - 1)); }
@@ -96,12 +68,12 @@ HOG_FN V not_below(double least, V x) {
 #if defined(__AVX512F__)
     return (V)_mm512_max_pd((__m512d)wide(least), (__m512d)x);
 #else
-    return x < least ? wide(least) : x;
+    return pick(x < least, wide(least), x);
 #endif
 }
 /// 2^n for `shifted` = n + 1.5 * 2^52, whose lowest bits hold the integer n.
 HOG_FN V two_to(V shifted) { return (V)(((Mask)shifted << 52) + 0x3ff0000000000000LL); }
-HOG_FN bool any(Mask m) {
+HOG_FN bool any(const Mask& m) {
     long long found = 0;
     for (int l = 0; l < LANES; ++l) found |= m[l];
     return found != 0;
@@ -133,8 +105,8 @@ HOG_FN double inverse_root(double x) { return 1.0 / sqrt(x); }
 #endif
 #endif
 
-HOG_FN V larger(V a, V b) { return a > b ? a : b; }
-HOG_FN V smaller(V a, V b) { return a < b ? a : b; }
+HOG_FN V larger(V a, V b) { return pick(a > b, a, b); }
+HOG_FN V smaller(V a, V b) { return pick(a < b, a, b); }
 
 /// c0 + c1 x + c2 x^2 + ...: as few operations as possible, or, with HOG_SHORT_CHAINS, few operations
 /// that wait for each other (Estrin's scheme).
@@ -186,7 +158,7 @@ HOG_INLINE V softplus(V a, V& slope) {
     const V inverse = reciprocal(one * two);
     const V share = inverse * two;  // 1 / (1 + e)
     const V t = e * (inverse * one);
-    slope = a >= 0.0 ? share : e * share;
+    slope = pick(a >= 0.0, share, e * share);
     return t * twice_atanh_over(t) + not_below(0.0, a);
 }
 
@@ -210,21 +182,21 @@ HOG_FN V curvature(int act, V a, V slope) {
 /// The curvature of a parabola that touches g at a and lies above g everywhere.
 HOG_FN V majoriser(V a, V slope) {
     const Mask near = absolute(a) < 1e-4;
-    return near ? wide(0.25) : (slope - 0.5) / (near ? wide(1.0) : a);
+    return pick(near, wide(0.25), (slope - 0.5) / pick(near, wide(1.0), a));
 }
 
 /// The curvature of the parabola that touches g at a and lies above g up to the distance `reach`;
 /// the same formula as `Activation.growth` in hogwild_node.
 HOG_FN V growth(int act, V a, V slope, double reach) {
     const V truth = curvature(act, a, slope), size = absolute(a);
-    const V most = size < 1e-4 ? wide(0.25) : (slope - 0.5) / (size < 1e-4 ? wide(1.0) : a);
+    const V most = majoriser(a, slope);
     const V distance = smaller(wide(reach), 2.0 * size);
-    const V far = distance > 1e-3 ? distance : wide(1.0);
-    const V r = a >= 0.0 ? far : -far;
+    const V far = pick(distance > 1e-3, distance, wide(1.0));
+    const V r = pick(a >= 0.0, far, -far);
     V ignored;
     const V chord =
         2.0 * (activate(act, a - r, ignored) - activate(act, a, ignored) + r * slope) / (r * r);
-    return smaller(distance > 1e-3 ? larger(chord, truth) : truth, most);
+    return smaller(pick(distance > 1e-3, larger(chord, truth), truth), most);
 }
 
 }  // namespace hog

@@ -21,6 +21,30 @@ HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& o
     }
 }
 #else
+/// A number that a template knows.
+template <int I>
+struct Int {
+    static constexpr int value = I;
+};
+
+// Whether the registers hold eight sums of 64 bytes. AVX2 has 16 registers of 32 bytes: four sums.
+#if defined(__AVX512F__)
+constexpr bool MANY_REGISTERS = true;
+#else
+constexpr bool MANY_REGISTERS = false;
+#endif
+
+/// `some(Int<R>, i)` for blocks of R rows from row i on.
+template <class Do>
+HOG_FN void in_blocks(int rows, const Do& some) {
+    int i = 0;
+    if (MANY_REGISTERS)
+        for (; i + 8 <= rows; i += 8) some(Int<8>{}, i);
+    for (; i + 4 <= rows; i += 4) some(Int<4>{}, i);
+    if (i + 2 <= rows) some(Int<2>{}, i), i += 2;
+    if (i < rows) some(Int<1>{}, i);
+}
+
 template <int R, class T, class P, class In>
 HOG_FN void add_some_rows(const T* W, int cols, const In& in, P* out) {
     P sum[R], more[R];  // two sums a row where there are few rows: additions wait for each other
@@ -53,20 +77,16 @@ HOG_FN void each_column_of(const T* W, int cols, const P* c, const Out& out) {
 /// out[i] += sum over j of W[i, j] in(j).
 template <class T, class P, class In>
 HOG_FN void add_rows(const T* W, int rows, int cols, const In& in, P* out) {
-    int i = 0;
-    for (; i + 8 <= rows; i += 8) add_some_rows<8>(W + i * cols, cols, in, out + i);
-    if (i + 4 <= rows) add_some_rows<4>(W + i * cols, cols, in, out + i), i += 4;
-    if (i + 2 <= rows) add_some_rows<2>(W + i * cols, cols, in, out + i), i += 2;
-    if (i < rows) add_some_rows<1>(W + i * cols, cols, in, out + i);
+    in_blocks(rows, [&](auto some, int i) {
+        add_some_rows<some.value>(W + i * cols, cols, in, out + i);
+    });
 }
-/// out(j, x) for parts x of the sum over i of W[i, j] c[i]: once for every eight rows.
+/// out(j, x) for parts x of the sum over i of W[i, j] c[i]: once for every block of rows.
 template <class T, class P, class Out>
 HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& out) {
-    int i = 0;
-    for (; i + 8 <= rows; i += 8) each_column_of<8>(W + i * cols, cols, c + i, out);
-    if (i + 4 <= rows) each_column_of<4>(W + i * cols, cols, c + i, out), i += 4;
-    if (i + 2 <= rows) each_column_of<2>(W + i * cols, cols, c + i, out), i += 2;
-    if (i < rows) each_column_of<1>(W + i * cols, cols, c + i, out);
+    in_blocks(rows, [&](auto some, int i) {
+        each_column_of<some.value>(W + i * cols, cols, c + i, out);
+    });
 }
 #endif
 
@@ -145,12 +165,6 @@ HOG_FN void affine_reverse(const double* F, int rows, int cols, const P* u, cons
 #endif
 
 #if !HOG_GPU
-/// A number that a template knows.
-template <int I>
-struct Int {
-    static constexpr int value = I;
-};
-
 /// The weights of a network, and once more those on its inputs, by columns: [D, hidden + out], with the
 /// rows of all layers side by side.
 template <class T>
@@ -163,12 +177,6 @@ template <class T>
 struct ByColumns<Weights<T>> {
     static constexpr bool value = true;
 };
-
-#if defined(__AVX512F__)
-constexpr bool MANY_REGISTERS = true;
-#else
-constexpr bool MANY_REGISTERS = false;
-#endif
 
 /// x[r] = sum over j of W[j, r] gate[j] y[j], for R of the `rows` rows of W.
 template <int R, class T, class P>
@@ -244,16 +252,6 @@ HOG_FN bool in_registers(HOG_NET net, const Do& wide) {
     HOG_SHAPE(4, 4, 1)
 #undef HOG_SHAPE
     return false;
-}
-/// `some(Int<R>, i)` for blocks of R rows from row i on.
-template <class Do>
-HOG_FN void in_blocks(int rows, const Do& some) {
-    int i = 0;
-    if (MANY_REGISTERS)
-        for (; i + 8 <= rows; i += 8) some(Int<8>{}, i);
-    for (; i + 4 <= rows; i += 4) some(Int<4>{}, i);
-    if (i + 2 <= rows) some(Int<2>{}, i), i += 2;
-    if (i < rows) some(Int<1>{}, i);
 }
 
 /// x = Wy_l (gy_l * y) of all layers l, side by side.
