@@ -361,8 +361,8 @@ class RuleKernel:
         self._call(post, time, view.data_ptr())
 
     def tick(self, clock: tuple[int, ...], time: int, post: int) -> int:
-        """A whole tick in one call: draw it with the clock at these addresses, and update its nodes.
-        The number of nodes."""
+        """A whole tick in one call: draw it with the clock at these addresses, and update its
+        nodes. Returns how many they are."""
         at, *room = clock
         count: int = self.native.tick(
             at, self._rule_at, post, time, *room, torch.get_num_threads(), self._why, len(self._why)

@@ -41,7 +41,7 @@ class _Post(ctypes.Structure):
 
 
 class Clock:
-    """Draws the ticks of a schedule without impairments. Compiled ticks need its addresses ``at`` only:
+    """Draws the ticks of a schedule without impairments. Compiled ticks need the addresses ``at``:
     of the clock, and of room for the nodes and edges of a tick.
 
     Args:
