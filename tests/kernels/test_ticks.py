@@ -85,6 +85,24 @@ def test_runs_are_the_same(rule, edge_index, n):
         same(one, two, 40, 1e-12 if tight else 1e-6)
 
 
+@pytest.mark.parametrize("rule", ["constant", "auto", "messages"])
+@torch.no_grad()
+def test_a_tick_in_one_call_is_the_same_tick(rule):
+    problem, start = pose(ODD, 14)
+    steps, calls = (
+        Simulation(RULES[rule](problem), Schedule(problem.graph, seed=3), start.clone())
+        for _ in range(2)
+    )
+    for t in range(40):  # at tick 0 nobody has a turn
+        steps.step()
+        calls.step() if t % 7 == 6 else calls.advance()
+        assert torch.equal(steps.h, calls.h), t
+    assert torch.equal(steps.timetable.view, calls.timetable.view)
+    assert steps.time == calls.time == steps.outbox.time + 1
+    assert calls.outbox.time == steps.outbox.time
+    same(steps, calls, 5, 0.0)
+
+
 def crowd(n=300, seed=0):
     """Degrees 0 to 100: several packs of nodes, some with a few lanes only, and nodes alone."""
     rng = torch.Generator().manual_seed(seed)

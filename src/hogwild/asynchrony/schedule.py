@@ -192,6 +192,11 @@ class Schedule(Timetable):
             self._clock = Clock(self.graph, *drawable)
 
     @property
+    def clock(self) -> Clock | None:
+        """Compiled draws; ``None``: there are none."""
+        return self._clock
+
+    @property
     def view(self) -> Tensor:
         """The time of the packet that each edge's receiver holds, [E]."""
         if self._settle is not None:

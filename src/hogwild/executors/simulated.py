@@ -266,13 +266,20 @@ class Simulation:
 
     def advance(self) -> None:
         """One tick, without saying what happened: if it is launched on a GPU, nothing is read
-        back."""
-        ticks = self._ready()
-        if ticks is None or not ticks.draws:
+        back, and in compiled code on a CPU it is one call."""
+        ticks, kernel, post = self._ready(), self._fitting(), self._post
+        clock = self.timetable.clock if isinstance(self.timetable, Schedule) else None
+        if ticks is not None and ticks.draws:
+            ticks.draw(self.time)
+            self.idle = 0
+        elif clock is not None and kernel is not None and post is not None:
+            post.make_room(self.time)
+            self.outbox.time = self.time
+            if kernel.tick(clock.at, self.time, post.at):
+                self._counted(post)
+        else:
             self.step()
             return
-        ticks.draw(self.time)
-        self.idle = 0
         self.time += 1
         self.tally.ticks += 1
 
@@ -302,8 +309,13 @@ class Simulation:
         post.make_room(tick.time)
         first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
         kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
+        self._counted(post)
+
+    def _counted(self, post: Post) -> None:
+        """Compiled updates have counted ages; who asks gets what they know then."""
         self.idle = 0
-        self.tally.packet_age.counts, self.tally.content_age.counts = post.counts()
+        self.tally.packet_age.counts = partial(post.counts, 0)
+        self.tally.content_age.counts = partial(post.counts, 1)
 
     def _update(self, tick: Tick) -> None:
         at, nodes, edges = tick.at, tick.nodes, tick.edges

@@ -67,6 +67,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
     "activations": (_REAL, [_INT]),
     "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _INT]),
+    "tick": (_INT, [_AT, _AT, _AT, _INT, *[_AT] * 3, _INT, _AT, _INT]),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -360,6 +360,17 @@ class RuleKernel:
         turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
         self._call(post, time, view.data_ptr())
 
+    def tick(self, clock: tuple[int, ...], time: int, post: int) -> int:
+        """A whole tick in one call: draw it with the clock at these addresses, and update its
+        nodes. Returns how many they are."""
+        at, *room = clock
+        count: int = self.native.tick(
+            at, self._rule_at, post, time, *room, torch.get_num_threads(), self._why, len(self._why)
+        )
+        if count < 0:
+            self._failed()
+        return count
+
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor]:
@@ -395,4 +406,7 @@ class RuleKernel:
             len(self._why),
         )  # fmt: skip
         if failed:
-            raise MemoryError(f"the compiled update failed: {self._why.value.decode()}")
+            self._failed()
+
+    def _failed(self) -> NoReturn:
+        raise MemoryError(f"the compiled update failed: {self._why.value.decode()}")

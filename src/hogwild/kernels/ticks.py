@@ -41,7 +41,8 @@ class _Post(ctypes.Structure):
 
 
 class Clock:
-    """Draws the ticks of a schedule without impairments.
+    """Draws the ticks of a schedule without impairments. Compiled ticks need the addresses ``at``:
+    of the clock, and of room for the nodes and edges of a tick.
 
     Args:
         graph: The graph.
@@ -67,12 +68,12 @@ class Clock:
         self._clock = _Clock(n, e, stagger, delay, *(x.data_ptr() for x in self._alive))
         # One more than there are nodes: the last one that was looked at is written, too.
         self._room = [torch.empty(size, dtype=torch.long) for size in (n + 1, n + 1, e)]
-        self._at = (ctypes.addressof(self._clock), *(x.data_ptr() for x in self._room))
+        self.at = (ctypes.addressof(self._clock), *(x.data_ptr() for x in self._room))
 
     def tick(self, time: int) -> tuple[Tensor, Tensor, Tensor]:
         """The nodes whose turn it is [A], where each one's edges begin among the edges into these
         nodes [A + 1], and the times of the packets that the nodes hold on these edges now."""
-        at, *room = self._at
+        at, *room = self.at
         count = self._draw(at, time, *room)
         nodes, first, view = self._room
         return nodes[:count].clone(), first[: count + 1].clone(), view[: int(first[count])].clone()
@@ -123,7 +124,6 @@ class Post:
                 self.ages[kind][: old.numel()] = old
                 setattr(self._post, name, self.ages[kind].data_ptr())
 
-    def counts(self) -> tuple[Tensor, Tensor]:
-        """How often packets, and their content, had each age."""
-        packet, content = self.oldest.tolist()
-        return self.ages[0][: packet + 1], self.ages[1][: content + 1]
+    def counts(self, kind: int) -> Tensor:
+        """How often packets (0), or their content (1), had each age."""
+        return self.ages[kind][: int(self.oldest[kind]) + 1]

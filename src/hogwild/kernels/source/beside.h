@@ -73,7 +73,7 @@ class FixedReplicas {
         for (; p + 1 < degree; p += 2) listen<2>(q, p, h, m);
         if (p < degree) listen<1>(q, p, h, m);
         for (p = degree; p < next_degree_; ++p) ask_for(p);
-        for (int i = 0; i < One::NODE; ++i) __builtin_prefetch(next_node_ + i, 0, 2);
+        for (int i = 0; i < One::NODE; ++i) HOG_ASK_FOR(next_node_ + i);
         One::own_gradient(loop, up, qn, f_.sizes->beta(), h, m, sl, bar, own);
         for (p = 0; p < degree; ++p) {
             const V *at = q + p * One::EDGE, weight = at[Message::N::context()];
@@ -116,12 +116,12 @@ class FixedReplicas {
             ask_for(p + b);
         }
     }
-    HOG_METHOD void ask_for(int p) const {
+    HOG_ASKS void ask_for(int p) const {
         if (p >= next_degree_) return;
-        for (int i = 0; i < One::EDGE; ++i) __builtin_prefetch(next_ + p * One::EDGE + i, 0, 2);
+        for (int i = 0; i < One::EDGE; ++i) HOG_ASK_FOR(next_ + p * One::EDGE + i);
         for (int x = 0; x < K * LANES; x += 8) {
-            __builtin_prefetch(turn_.inbox.of(next_first_ + p, replica_) + x);
-            __builtin_prefetch(turn_.mail.of(next_first_ + p, replica_) + x);
+            HOG_ASK_FOR(turn_.inbox.of(next_first_ + p, replica_) + x);
+            HOG_ASK_FOR(turn_.mail.of(next_first_ + p, replica_) + x);
         }
     }
     /// Numbers [replicas, K] of an item, replicas in lanes.

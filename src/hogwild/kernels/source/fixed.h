@@ -140,7 +140,7 @@ class FixedSteps {
         int p = 0;
         for (; p + 1 < most; p += 2) listen<2>(p, contexts, last, degrees, h, m);
         if (p < most) listen<1>(p, contexts, last, degrees, h, m);
-        for (p = most; coming_ && p < next_degree_[0]; ++p) ask_for_edges(p);
+        for (p = most; coming_ && p < next_degree_[0]; ++p) ask_for_contexts(p);
         own_gradient(loop, up, qn_, f_.sizes->beta(), h, m, sl, bar, own);
         double* to[LANES];
         for (int p = 0; p < most; ++p) {
@@ -156,8 +156,10 @@ class FixedSteps {
                 ++lanes;
             }
             write_rows(toward, to, lanes);
+            ask_for_packets(p);
             if (p < coming_) ask_for_node(p);
         }
+        for (p = most; coming_ && p < next_degree_[0]; ++p) ask_for_packets(p);
         for (int l = most; l < coming_; ++l) ask_for_node(l);
         for (int l = 0; l < count; ++l) {
             double* at = turn_.out.of(slot[l], replica_);
@@ -201,22 +203,26 @@ class FixedSteps {
         HOG_ALL(b, B) {
             const V weight = q[b * EDGE + Message::N::context()];
             HOG_ALL(c, C) m[c] += weight * value[b * C + c];
-            ask_for_edges(p + b);
+            ask_for_contexts(p + b);
         }
     }
 
-    HOG_METHOD void ask_for_edges(int p) const {
+    HOG_ASKS void ask_for_contexts(int p) const {
         for (int l = 0; l < coming_ && p < next_degree_[l]; ++l) {
             const double* at = next_edges_[l] + p * EDGE;
-            const int64_t e = next_first_[l] + p;
-            HOG_ALL(x, EDGE / 8) __builtin_prefetch(at + 8 * x, 0, 2);
-            __builtin_prefetch(turn_.inbox.of(e, replica_));
-            __builtin_prefetch(turn_.mail.of(e, replica_));
-            __builtin_prefetch(turn_.letters.of(e, replica_), 1);
+            HOG_ALL(x, EDGE / 8) HOG_ASK_FOR(at + 8 * x);
         }
     }
-    HOG_METHOD void ask_for_node(int l) const {
-        HOG_ALL(x, NODE / 8) __builtin_prefetch(next_nodes_[l] + 8 * x, 0, 2);
+    HOG_ASKS void ask_for_packets(int p) const {
+        for (int l = 0; l < coming_ && p < next_degree_[l]; ++l) {
+            const int64_t e = next_first_[l] + p;
+            HOG_ASK_FOR(turn_.inbox.of(e, replica_));
+            HOG_ASK_FOR(turn_.mail.of(e, replica_));
+            HOG_ASK_FOR(turn_.letters.of(e, replica_));
+        }
+    }
+    HOG_ASKS void ask_for_node(int l) const {
+        HOG_ALL(x, NODE / 8) HOG_ASK_FOR(next_nodes_[l] + 8 * x);
     }
 
     /// x, which the compiler does not gather together with its neighbours: gathers are slow.

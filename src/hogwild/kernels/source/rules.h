@@ -72,15 +72,15 @@ class Steps : public Stars<S> {
     }
 
     /// Ask for the contexts of the nodes at these slots, which a later pack will read.
-    void expect(const int32_t* slots, int count, int64_t replica_) const {
+    HOG_ASKS void expect(const int32_t* slots, int count, int64_t replica_) const {
 #if !HOG_GPU
         for (int l = 0; l < count && !f.lane_weights; ++l) {
             const int64_t i = turn_.nodes[slots[l]];
             const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
             const double* at = f.node_context(i, replica_, f.node_row());
-            for (int64_t x = 0; x < f.node_row(); x += 8) __builtin_prefetch(at + x);
+            for (int64_t x = 0; x < f.node_row(); x += 8) HOG_ASK_FOR(at + x);
             at = f.edge_contexts(i, replica_, f.edge_row());
-            for (int64_t x = 0; x < many * f.edge_row(); x += 8) __builtin_prefetch(at + x);
+            for (int64_t x = 0; x < many * f.edge_row(); x += 8) HOG_ASK_FOR(at + x);
         }
 #endif
     }

@@ -16,6 +16,7 @@ namespace hog {
 
 constexpr int64_t CHUNK = 256;  // nodes of a task
 constexpr int AGES = 64;        // ages that a task counts by itself
+constexpr int64_t BLIND = 16;   // edges of a node that are listed without looking whether they exist
 
 /// When nodes update, and how old their views are. Edges are in the order by receiver.
 struct Clock {
@@ -45,31 +46,36 @@ inline int64_t draw_tick(const Clock& c, int64_t time, int64_t* nodes, int64_t* 
         nodes[count] = i;
         count += c.next[i] == time;
     }
-    std::vector<int64_t> keys;
+    std::vector<int64_t> places, keys;
     for (int64_t from = 0; from < count; from += CHUNK) {
         const int64_t to = std::min(count, from + CHUNK), begun = e;
         for (int64_t a = from; a < to; ++a) {
+            const int64_t i = nodes[a];
             first[a] = e;
-            e += c.begin[nodes[a] + 1] - c.begin[nodes[a]];
-        }
-        keys.resize(std::max<size_t>(keys.size(), e - begun));
-        for (int64_t a = from, at = begun; a < to; ++a) {
-            const int64_t i = nodes[a], q = c.begin[i], many = c.begin[i + 1] - q;
-            for (int64_t p = 0; p < many; ++p) {
-                views[at + p] = c.view[q + p];
-                keys[at - begun + p] = c.edge_keys[q + p];
-            }
-            at += many;
+            e += c.begin[i + 1] - c.begin[i];
             c.next[i] = time + 1 + draw(c.node_keys[i], time, c.stagger - 1);
         }
-        const int64_t* key = keys.data() - begun;
-        for (int64_t x = begun; x < e; ++x)
-            views[x] = time - draw(key[x], time, std::min(time - views[x], c.delay));
-        for (int64_t a = from, at = begun; a < to; ++a) {
-            const int64_t q = c.begin[nodes[a]], many = c.begin[nodes[a] + 1] - q;
-            for (int64_t p = 0; p < many; ++p) c.view[q + p] = views[at + p];
-            at += many;
+        first[to] = e;
+        const int64_t many = e - begun;
+        places.resize(std::max<size_t>(places.size(), many + BLIND));
+        keys.resize(std::max<size_t>(keys.size(), many));
+        // The edges into the nodes, by their places. A loop over each node's edges would end at random,
+        // too: edges are listed BLIND at a time, and the next node overwrites those that are too many.
+        for (int64_t a = from; a < to; ++a) {
+            const int64_t q = c.begin[nodes[a]], degree = first[a + 1] - first[a];
+            int64_t *at = places.data() + (first[a] - begun), p = 0;
+            do
+                for (const int64_t last = p + BLIND; p < last; ++p) at[p] = q + p;
+            while (p < degree);
         }
+        int64_t* drawn = views + begun;
+        for (int64_t x = 0; x < many; ++x) {
+            drawn[x] = c.view[places[x]];
+            keys[x] = c.edge_keys[places[x]];
+        }
+        for (int64_t x = 0; x < many; ++x)
+            drawn[x] = time - draw(keys[x], time, std::min(time - drawn[x], c.delay));
+        for (int64_t x = 0; x < many; ++x) c.view[places[x]] = drawn[x];
     }
     first[count] = e;
     return count;
@@ -228,6 +234,63 @@ void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, 
     }
 }
 
+/// Update the nodes of a turn. With `post`, the nodes read and write packets there, those that `views`
+/// tells the times of.
+inline void take_turn(const Rule& rule, const Turn& given, const Post* post, int64_t time,
+                      const int64_t* views, int64_t threads) {
+    const int64_t replicas = rule.filled.replicas, size = given.size;
+    const int64_t k = rule.filled.sizes->k();
+    // A thread is worth starting for some hundred gradient steps, or some ten messages.
+    const int64_t worth = rule.messages ? 32 : 256;
+    threads = std::max<int64_t>(1, std::min(threads, size * replicas / worth));
+    // Some tasks a thread, of whole packs: no thread waits long for another.
+    const int64_t tasks = threads > 1 ? 4 * threads : 1, packs = (size / tasks + LANES) / LANES;
+    const int64_t chunk = std::min(CHUNK, packs * LANES), chunks = (size + chunk - 1) / chunk;
+    std::vector<Arena> own(threads);
+    std::vector<Places> places(threads);
+    typedef FixedModel<2, 2, 4> Usual;
+    typedef FixedSteps<2, 2, 4> Quick;
+    const bool usual = Usual::is(*rule.filled.sizes);
+    each_task(chunks, threads, [&](int64_t t, int64_t thread) {
+        const int64_t from = t * chunk, to = std::min(size, from + chunk);
+        Turn turn = given;
+        if (post) {  // rows of the chunk's own items, counted from its first ones
+            const int64_t n = post->nodes, letter = post->numbers - k, begun = given.first[from];
+            Places& at = places[thread];
+            turn.h = turn.out = Field{post->h, turn.nodes, 1, k * n, n};
+            turn.inbox = Field{post->node, nullptr, replicas * k, k, 1};
+            turn.mail = Field{post->edge, nullptr, replicas * letter, letter, 1};
+            turn.also = turn.inbox, turn.letters = turn.mail;
+            find_packets(*post, rule.filled, time, turn, views, from, to, at);
+            turn.inbox.rows = at.heard.data(), turn.mail.rows = at.letters.data();
+            turn.letters.rows = at.to_letters.data(), turn.also.rows = at.to_node.data();
+            turn.inbox.begin = turn.mail.begin = turn.letters.begin = begun;
+            turn.also.begin = from;
+        }
+        typedef FixedReplicas<2, 2, 4> Beside;
+        if (Beside::serves(rule, turn)) {
+            int64_t most = 0;
+            for (int64_t a = from; a < to; ++a)
+                most = std::max(most, turn.first[a + 1] - turn.first[a]);
+            for (int64_t block = 0; block * LANES < replicas; ++block) {
+                Beside pack(rule, turn, block);
+                pack.lay_out(own[thread], most);
+                for (int64_t a = from; a < to; ++a) {
+                    pack.expect(std::min(a + 1, to - 1));
+                    pack.update(a);
+                }
+            }
+            return;
+        }
+        const bool quick = Quick::serves(rule, turn);
+        for (int64_t r = 0; r < replicas; ++r) {
+            if (quick) update_fixed<Quick>(rule, turn, from, to, r, own[thread]);
+            else if (usual) update_nodes<Usual>(rule, turn, from, to, r, own[thread]);
+            else update_nodes<AnyModel>(rule, turn, from, to, r, own[thread]);
+        }
+    });
+}
+
 }  // namespace hog
 
 extern "C" {
@@ -255,70 +318,30 @@ HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_
     return draw_tick(*(const Clock*)clock, time, nodes, first, views);
 }
 
-/// Update the nodes of a turn. With `post`, the nodes read and write packets there, those that `views`
-/// tells the times of.
-HOG_API int hog_turn(const void* rule_, const void* turn_, const void* post_, int64_t time,
+/// Update the nodes of a turn (`take_turn`).
+HOG_API int hog_turn(const void* rule, const void* turn, const void* post, int64_t time,
                      const int64_t* views, int64_t threads, char* why, int64_t why_size) {
-    try {
-        const Rule& rule = *(const Rule*)rule_;
-        const Post* post = (const Post*)post_;
-        const Turn& given = *(const Turn*)turn_;
-        const int64_t replicas = rule.filled.replicas, size = given.size;
-        const int64_t k = rule.filled.sizes->k();
-        // A thread is worth starting for some hundred gradient steps, or some ten messages.
-        const int64_t worth = rule.messages ? 32 : 256;
-        threads = std::max<int64_t>(1, std::min(threads, size * replicas / worth));
-        // Some tasks a thread, of whole packs: no thread waits long for another.
-        const int64_t tasks = threads > 1 ? 4 * threads : 1, packs = (size / tasks + LANES) / LANES;
-        const int64_t chunk = std::min(CHUNK, packs * LANES), chunks = (size + chunk - 1) / chunk;
-        std::vector<Arena> own(threads);
-        std::vector<Places> places(threads);
-        typedef FixedModel<2, 2, 4> Usual;
-        typedef FixedSteps<2, 2, 4> Quick;
-        const bool usual = Usual::is(*rule.filled.sizes);
-        each_task(chunks, threads, [&](int64_t t, int64_t thread) {
-            const int64_t from = t * chunk, to = std::min(size, from + chunk);
-            Turn turn = given;
-            if (post) {  // rows of the chunk's own items, counted from its first ones
-                const int64_t n = post->nodes, letter = post->numbers - k, begun = given.first[from];
-                Places& at = places[thread];
-                turn.h = turn.out = Field{post->h, turn.nodes, 1, k * n, n};
-                turn.inbox = Field{post->node, nullptr, replicas * k, k, 1};
-                turn.mail = Field{post->edge, nullptr, replicas * letter, letter, 1};
-                turn.also = turn.inbox, turn.letters = turn.mail;
-                find_packets(*post, rule.filled, time, turn, views, from, to, at);
-                turn.inbox.rows = at.heard.data(), turn.mail.rows = at.letters.data();
-                turn.letters.rows = at.to_letters.data(), turn.also.rows = at.to_node.data();
-                turn.inbox.begin = turn.mail.begin = turn.letters.begin = begun;
-                turn.also.begin = from;
-            }
-            typedef FixedReplicas<2, 2, 4> Beside;
-            if (Beside::serves(rule, turn)) {
-                int64_t most = 0;
-                for (int64_t a = from; a < to; ++a)
-                    most = std::max(most, turn.first[a + 1] - turn.first[a]);
-                for (int64_t block = 0; block * LANES < replicas; ++block) {
-                    Beside pack(rule, turn, block);
-                    pack.lay_out(own[thread], most);
-                    for (int64_t a = from; a < to; ++a) {
-                        pack.expect(std::min(a + 1, to - 1));
-                        pack.update(a);
-                    }
-                }
-                return;
-            }
-            const bool quick = Quick::serves(rule, turn);
-            for (int64_t r = 0; r < replicas; ++r) {
-                if (quick) update_fixed<Quick>(rule, turn, from, to, r, own[thread]);
-                else if (usual) update_nodes<Usual>(rule, turn, from, to, r, own[thread]);
-                else update_nodes<AnyModel>(rule, turn, from, to, r, own[thread]);
-            }
-        });
-        return 0;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return 1;
-    }
+    return guarded(why, why_size, [&] {
+        take_turn(*(const Rule*)rule, *(const Turn*)turn, (const Post*)post, time, views, threads);
+    });
+}
+
+/// A whole tick of a schedule without impairments: what hog_draw and hog_turn do, with the packets of this
+/// time opened before. Python waits for one call instead of making some ten tensors. Returns the number
+/// of nodes whose turn it was, or -1.
+HOG_API int64_t hog_tick(const void* clock, const void* rule, const void* post_, int64_t time,
+                         int64_t* nodes, int64_t* first, int64_t* views, int64_t threads, char* why,
+                         int64_t why_size) {
+    int64_t count = 0;
+    const int failed = guarded(why, why_size, [&] {
+        const Post& post = *(const Post*)post_;
+        std::copy(post.latest, post.latest + post.nodes, post.current + time % (post.depth + 1) * post.nodes);
+        count = draw_tick(*(const Clock*)clock, time, nodes, first, views);
+        Turn turn{};
+        turn.size = count, turn.nodes = nodes, turn.first = first;
+        if (count) take_turn(*(const Rule*)rule, turn, &post, time, views, threads);
+    });
+    return failed ? -1 : count;
 }
 
 }  // extern "C"
