@@ -264,11 +264,13 @@ class Flood:
             except UnicodeDecodeError:
                 raise BadPacket("names") from None
             raw = bytes(body[at + width : end])
-            same = self.words.get(key)  # words are told more than once
-            known = same is not None and same.body == raw
-            content = same.content if known else self.read(key, raw)
-            yield key, (count, incarnation), raw, content
+            yield key, (count, incarnation), raw, self._content(key, raw)
             at = end
+
+    def _content(self, key: Key, raw: bytes) -> Any:
+        """What a word says; words are told more than once."""
+        known = self.words.get(key)
+        return self.read(key, raw) if known is None or known.body != raw else known.content
 
     def _count_on(self, key: Key, version: Version, now: float) -> None:
         """Word of the agent itself: where it is newer than its own, it is of a former life."""

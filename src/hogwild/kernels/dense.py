@@ -32,7 +32,7 @@ def items(group: nn.Module) -> list[Tensor] | None:
     replaced some by functions of others (pruning, parametrisations)."""
     found = group._parameters
     plain = list(found) == _names(len(group))  # type: ignore[arg-type]
-    given = [p for p in found.values() if p is not None]
+    given: list[Tensor] = [p for p in found.values() if p is not None]
     return given if plain and len(given) == len(found) else None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import FeatureError
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, kept, once
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address, plan_of
 from hogwild.kernels.posing import Design, Posing, Tensors
@@ -159,13 +158,13 @@ class EnergyKernel:
         """Numbers of nodes [..., N] in the order in which the posed tensors have the nodes."""
         return rows
 
-    @cached_property
+    @once
     def direct(self) -> bool:
         """Whether Newton's method factorises Hessians; otherwise conjugate gradients multiply with
         them."""
         return factorisation(self.graph, self.native, self.design) < PRODUCTS
 
-    @cached_property
+    @once
     def direct_adjoint(self) -> bool:
         """The same for the adjoint."""
         return factorisation(self.graph, self.native, self.design) < ADJOINT_PRODUCTS
@@ -179,7 +178,7 @@ class EnergyKernel:
         """What computes, for :meth:`~hogwild.models.Model.solver_path`."""
         return self.native.instructions
 
-    @cached_property
+    @once
     def _strides(self) -> tuple[int, int]:
         """Numbers between the weights of two replicas and of two heads; zero where they share."""
         if self.tensors.weight is None:
@@ -187,7 +186,7 @@ class EnergyKernel:
         r, h, e = self.tensors.weight.shape
         return h * e if r > 1 else 0, e if h > 1 else 0
 
-    @cached_property
+    @once
     def _posed(self) -> tuple[Any, ...]:
         """The arguments that pose the problem, and the tensors that must stay alive."""
         t = self.tensors.detach()
