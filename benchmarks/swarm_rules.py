@@ -195,11 +195,11 @@ def ball(model: Any, data: Data, nodes: int) -> tuple[str, float, float, float]:
         version = (work.flood.words[PROFILE, str(i)].version[0] + 1, 1) if i in told else (1, 1)
         told.add(i)
         work.flood.words[PROFILE, str(i)] = Word(version, profile.write(), profile)
-        work._look_around(0.0)
+        work._look_around()
 
     def timed() -> float:
         begun = time.perf_counter()
-        work.update({}, 0.0)
+        work.update(0.0, lambda: None)
         return 1000.0 * (time.perf_counter() - begun)
 
     told: set[int] = set()

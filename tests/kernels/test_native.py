@@ -312,3 +312,39 @@ print("done")
     tests = os.path.dirname(os.path.dirname(__file__))
     path = os.pathsep.join([tests, *sys.path])
     assert run("-c", code, PYTHONPATH=path, OMP_NUM_THREADS="1") == "done\n"
+
+
+@needs_library
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+def test_a_fork_while_other_threads_solve():
+    """No child waits for a lock of a thread that it does not have."""
+    code = """
+import os, signal, threading
+import torch
+from kernel_cases import layer, odd_graph
+torch.set_num_threads(1)
+conv, inputs = layer(1, 0.1), odd_graph(2, [9, 5], 1.4, False)
+def solved():
+    with torch.no_grad():
+        return conv.embed(inputs).value
+expected, ended = solved(), threading.Event()
+def go_on():
+    while not ended.is_set():
+        solved()
+others = [threading.Thread(target=go_on, daemon=True) for _ in range(3)]
+for other in others:
+    other.start()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a child that waits for ever
+        os._exit(0 if torch.equal(solved(), expected) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+ended.set()
+for other in others:
+    other.join()
+print("done")
+"""
+    tests = os.path.dirname(os.path.dirname(__file__))
+    path = os.pathsep.join([tests, *sys.path])
+    assert run("-c", code, PYTHONPATH=path, OMP_NUM_THREADS="1") == "done\n"

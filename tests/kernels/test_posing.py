@@ -1,12 +1,15 @@
 """Problems are posed alike by the compiled library and by torch, and gradients come back alike."""
 
+import copy
 from dataclasses import replace
 
 import pytest
 import torch
 from helpers import DOUBLE
 from kernel_cases import layer, needs_library, odd_graph
+from torch.nn.utils import prune
 
+from hogwild.errors import FeatureError
 from hogwild.kernels import posing
 
 pytestmark = needs_library
@@ -63,3 +66,49 @@ def test_parameters_apart_in_memory():
     weight.data = weight.data.mT.contiguous().mT
     assert not weight.is_contiguous()
     torch.testing.assert_close(conv.embed(inputs).value, expected)
+
+
+@pytest.mark.parametrize("change", ["bfloat16", "one of another dtype"])
+def test_parameters_of_other_dtypes(change):
+    """The compiled library reads single and double precision; torch converts the rest."""
+    conv = layer(2, 0.1)
+    inputs = odd_graph(1, [9], 1.4, False, conv.edge_dim)
+    dtype = torch.bfloat16 if change == "bfloat16" else torch.float32
+    inputs = replace(inputs, x=inputs.x.to(dtype))
+    same = copy.deepcopy(conv.to(dtype)).double()
+    if dtype == torch.float32:
+        conv.loop_nets.double()
+    assert not isinstance(conv.kernel(inputs), str)
+    found, expected = conv.embed(inputs), same.embed(replace(inputs, x=inputs.x.double()))
+    torch.testing.assert_close(found.value.double(), expected.value, rtol=2e-2, atol=2e-2)
+    found.value.sum().backward()
+    expected.value.sum().backward()
+    for mine, other in zip(conv.parameters(), same.parameters(), strict=True):
+        assert mine.grad.dtype == mine.dtype
+        torch.testing.assert_close(mine.grad.double(), other.grad, rtol=2e-2, atol=2e-2)
+
+
+def test_replaced_parameters_are_refused():
+    conv = layer(2, 0.1)
+    inputs = odd_graph(1, [9], 1.4, False, conv.edge_dim)
+    net = conv.message_nets[0]
+    prune.random_unstructured(net.wy, "1", amount=0.5)
+    assert posing.given_by([net]) is None
+    assert "pruned" in conv.kernel(inputs)
+
+
+@pytest.mark.parametrize("name", ["solve", "gradient", "adjoint"])
+def test_embeddings_of_another_shape_are_refused(name):
+    """The library would read behind their end."""
+    conv = layer(2, 0.1)
+    kernel = conv.kernel(odd_graph(1, [9], 1.4, False, conv.edge_dim))
+    h = torch.zeros(1, kernel.design.channels, 9, **DOUBLE)
+    calls = {
+        "solve": lambda h: kernel.solve(h, 1e-9, 1e-9, 50, 20, 5),
+        "gradient": kernel.gradient,
+        "adjoint": lambda h: kernel.adjoint(h, h),
+    }
+    calls[name](h.float())  # another dtype is converted
+    for wrong in (h[..., :8], h[0], h.expand(2, -1, -1)):
+        with pytest.raises(FeatureError, match="expected"):
+            calls[name](wrong)

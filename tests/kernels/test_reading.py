@@ -142,3 +142,41 @@ def test_what_torch_must_see():
     net.node.register_forward_hook(lambda *_: seen.append(1))
     assert not is_compiled(net(h))
     assert seen
+
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return 2.0 * x
+
+
+def test_parameters_that_are_functions_of_others_are_left_to_torch():
+    """Their lists no longer hold what the compiled readout would read."""
+    net, h = case(None, None)
+    torch.nn.utils.parametrize.register_parametrization(net.node.weight, "1", Doubled())
+    assert reading._parameters(net.node) != list(net.node.weight) + list(net.node.bias)
+    shapes = reading._shapes(net.node)
+    assert not reading._fits(net.node, h, reading._parameters(net.node), shapes)
+
+
+def test_tensors_without_numbers_are_left_to_torch():
+    net, h = case("mean", None)
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        assert net(mode.from_tensor(h.detach()), BATCH, 5).shape == (5, 2)
+        assert net(h.detach(), BATCH, 5).shape == (5, 2)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        net.to("meta")(h, BATCH, 5)
+
+
+def test_parameters_of_other_shapes_are_left_to_torch():
+    net, h = case(None, None)
+    short = {"node.bias.0": torch.zeros(1, **DOUBLE)}
+    found = torch.func.functional_call(net, short, (h,))
+    assert not is_compiled(found)
+    assert found.shape == (20, 2)
+
+
+def test_the_mean_of_no_nodes_is_torchs():
+    net, _ = case("mean", None)
+    none = torch.zeros(0, 5, **DOUBLE)
+    torch.testing.assert_close(net(none), on_torch(net, none, None, None), equal_nan=True)

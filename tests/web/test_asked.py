@@ -13,7 +13,7 @@ import pytest
 from agents_by_hand import at_addresses, ports
 
 from hogwild.errors import ConfigError
-from hogwild.web.asked import MOST_ROOM, ROOM, Asked, places
+from hogwild.web.asked import MOST_ROOM, PACE, ROOM, Asked, places
 from hogwild.web.attach import Attached, banner
 from hogwild.web.said import NEAR
 from hogwild.web.watched import watched
@@ -163,6 +163,54 @@ def test_a_liar_does_not_send_us_to_the_whole_world():
     asked.close()
     many = [f"127.0.{i // 250}.{i % 250}:9" for i in range(5000)]
     assert len(asked.take(json.dumps({**LINE, "addresses": many}).encode())[1]) == NEAR
+
+
+def test_names_that_take_long_to_find_hold_nobody_up(monkeypatch):
+    """A liar names machines whose addresses are sought for ever; the next agent is asked on."""
+    real, held = socket.getaddrinfo, threading.Event()
+
+    def slow(host, *rest, **options):
+        if host.startswith("slow"):
+            held.wait(20.0)
+        return real(host, *rest, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with socket.socket(type=socket.SOCK_DGRAM) as liar:
+        liar.bind(("127.0.0.1", 0))
+        liar.settimeout(5.0)
+        asked = Asked([f"127.0.0.1:{liar.getsockname()[1]}"])
+        told = [f"slow{i}.example:9" for i in range(50)]
+        try:
+            for _ in range(4):
+                _, page = liar.recvfrom(MOST_ROOM)
+                liar.sendto(json.dumps({**LINE, "addresses": told}).encode(), page)
+            wait(lambda: asked.heard, 5.0)
+            begun = time.monotonic()
+            asked.close()
+            assert time.monotonic() - begun < 3.0
+        finally:
+            held.set()
+            asked.close()
+    names = [t for t in threading.enumerate() if t.name == "hogwild-names"]
+    wait(lambda: not any(t.is_alive() for t in names), 5.0)
+
+
+def test_long_questions_are_seldom():
+    """Who answers in the name of another cannot have the page send them much."""
+    with socket.socket(type=socket.SOCK_DGRAM) as liar:
+        liar.bind(("127.0.0.1", 0))
+        liar.settimeout(0.1)
+        asked, got = Asked([f"127.0.0.1:{liar.getsockname()[1]}"]), []
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                raw, page = liar.recvfrom(65_000)
+                got.append(len(raw))
+                for _ in range(5):
+                    liar.sendto(b'{"longer": 59000}', page)
+        asked.close()
+    assert max(got) > 59_000
+    assert sum(got) <= PACE * 4.5
 
 
 def test_what_is_an_address():

@@ -5,6 +5,8 @@ import math
 import os
 import struct
 import threading
+import time
+from typing import ClassVar
 
 import pytest
 import torch
@@ -16,8 +18,10 @@ from hogwild import EnergyGNN
 from hogwild.errors import ConfigError
 from hogwild.executors.notes import GRAPH, WORDS
 from hogwild.executors.swarm import Faults, run
+from hogwild.web import watched as watched_module
 from hogwild.web.attach import Attached
 from hogwild.web.protocol import parse
+from hogwild.web.said import Said
 from hogwild.web.watched import Agents, Swarm, Words, last_line, watched
 
 
@@ -192,3 +196,80 @@ def test_a_folder_that_holds_nothing_is_refused_in_words(tmp_path, made):
         place.mkdir()
     with pytest.raises(ConfigError, match=r"agents (holds|is no folder).*hogwild-agent"):
         watched(place)
+
+
+class Lines:
+    """Agents that say what a test says."""
+
+    addresses: ClassVar[list[str]] = []
+
+    def __init__(self, *lines):
+        self.said = list(lines)
+
+    def lines(self):
+        return [(Said.of(line), 0.0) for line in self.said]
+
+    def close(self):
+        pass
+
+
+def line(name, answer=1.0, near=()):
+    return {
+        "id": name, "prediction": [answer], "updates": 1, "packets": 1, "bytes": 1,
+        "state": "running", "neighbours": list(near),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [5e-324, -1e-310, 1e-299, 0.0, 9e29])
+def test_no_answer_ends_a_viewer(answer):
+    """The smallest numbers have no tenth of their power of ten."""
+    watch = Attached(Agents(Lines(line("a", answer, "b"), line("b"))))
+    watch.start()
+    try:
+        wait(lambda: watch.version > 0)
+        assert watch._thread.is_alive()
+        low, high = watch.limits
+        assert low <= answer <= high or abs(answer) < 1e-300
+    finally:
+        watch.close()
+
+
+def test_names_of_all_scripts_are_sorted():
+    """A superscript counts as a digit, and is no number."""
+    names = ["a10", "a9", "²", "٣", "a", "", "7" * 40]
+    sight = Agents(Lines(*(line(name) for name in names))).look()
+    assert sorted(sight.ground.names) == sorted(names)
+    assert sight.ground.names.index("a9") < sight.ground.names.index("a10")
+
+
+def test_agents_that_name_others_all_the_time_cost_little(monkeypatch):
+    """A large graph takes long to lay out: it is not done at every look of every viewer."""
+    laid = []
+    real = watched_module._ground
+
+    def slow(known):
+        laid.append(len(known))
+        time.sleep(0.05)
+        return real(known)
+
+    monkeypatch.setattr(watched_module, "_ground", slow)
+    source = Lines(line("a"))
+    agents = Agents(source)
+    end, looks = time.monotonic() + 1.0, 0
+    while time.monotonic() < end:
+        looks += 1
+        source.said = [line("a", 1.0, [f"other{looks}"])]
+        agents.look()
+    assert 1 <= len(laid) <= 3
+    wait(lambda: agents.look().ground.names == sorted(["a", f"other{looks}"]))
+
+
+def test_ever_new_names_take_no_memory(monkeypatch):
+    monkeypatch.setattr(watched_module, "MOST", 5)
+    source = Lines()
+    agents = Agents(source)
+    for i in range(20):
+        source.said = [line(f"agent{i}")]
+        agents._again = 0.0
+        agents.look()
+    assert len(agents.neighbours) == 5

@@ -137,7 +137,8 @@ class Agent:
         self.work: Work
         if self.rule_name == "balls":
             exact = radius is None  # no embedding travels, and profiles are float64
-            self.tolerance = tolerance or model.tolerance("float64" if exact else precision)
+            default = model.tolerance("float64" if exact else precision)
+            self.tolerance = default if tolerance is None else tolerance
             self.work = Balls(
                 model, self.id, self.incarnation, self.features, radius=radius,
                 precision=precision, h=begin,
@@ -147,7 +148,7 @@ class Agent:
                 f"radius={radius!r} was given with rule={self.rule_name!r}; expected rule='balls'"
             )
         else:
-            self.tolerance = tolerance or model.tolerance(precision)
+            self.tolerance = model.tolerance(precision) if tolerance is None else tolerance
             self.work = Registers(
                 model, self.rule_name, self.features, precision=precision,
                 tolerance=self.tolerance, h=begin,
@@ -203,6 +204,8 @@ class Agent:
         for name, link in kept.items():
             link.edge = neighbours[name]
         fresh = {name: Link(edge) for name, edge in neighbours.items() if name not in kept}
+        for name in self.links.keys() - kept.keys():
+            self.work.forget(name)
         self.links = kept | fresh
         self._changed()
 
@@ -274,7 +277,7 @@ class Agent:
         return self.on_silence == "hold" or now - link.heard <= self.lease
 
     def _update(self, now: float) -> None:
-        self.work.update({m: self.links[m] for m in self.members}, now)
+        self.work.update(now, self._breathe)
         if not self.residual <= self.tolerance:
             self.unsettled = now
         own, heard = max(now - self.unsettled, 0.0), self._calm(now)
@@ -283,6 +286,15 @@ class Agent:
         self.calm_to = {  # without what came from this neighbour
             name: min(own, second if theirs == least else least) for name, theirs in heard.items()
         }
+
+    def _breathe(self) -> None:
+        """In the midst of a long update: neighbours shall not take the agent for gone."""
+        now = self.clock()
+        if now - self.now > self.lease / 4:
+            self.now = self.unsettled = now
+            self.calm_to = {}
+            self.turns += 1
+            self._send(now)
 
     def _calm(self, now: float) -> dict[str, float]:
         """The neighbours' calm, aged; neighbours that are gone have no say."""

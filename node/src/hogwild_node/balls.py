@@ -14,8 +14,8 @@ word that its answer depends on, and begins where it last ended.
 
 **Who is there.** An edge counts if both of its ends list each other. Whoever cannot be reached over
 such edges does not exist for the agent: when neighbours drop an agent that has fallen silent, they
-no longer list it, and it is gone from all tables as soon as word of that has come. No word expires,
-and no word has to be repeated.
+no longer list it, and it is gone from all tables as soon as word of that has come. No word
+expires.
 
 **Done?** An agent whose table is *full* has word of everybody that the nodes in its table list. If
 besides nobody is in the rim, it has solved the *whole* graph that can be reached, and the gradient
@@ -25,7 +25,7 @@ that is left bounds its error.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -107,6 +107,7 @@ class Balls(Work):
         self.solved: Solved | None = None
         self._stale = True  # whether words have changed since the last look around
         self._answered: object = None  # what the last answer depends on
+        self._answers = False  # whether that is what is known now
         self._warm: dict[str, Array] = {}
         self._spoken: Array | None = None
         self.forwards = True
@@ -131,9 +132,15 @@ class Balls(Work):
         edges = {name: link.edge for name, link in members.items()}
         new = self.flood.say(PROFILE, profile_of(features, edges).write(), now)
         if new or self._stale:
-            self._look_around(now)
+            self._look_around()
             self._stale = False
+        if self.flood.crowded:
+            self.flood.tidy(now)
         return new
+
+    def forget(self, name: str) -> None:
+        self.flood.forget(name)
+        self.incarnations.pop(name, None)
 
     def hear(self, name: str, incarnation: int, body: bytes, now: float) -> None:
         fresh = self.incarnations.get(name, incarnation) != incarnation
@@ -143,10 +150,9 @@ class Balls(Work):
 
     def data(self, header: Header, name: str, now: float) -> list[bytes]:
         def passed(key: Key, older: bool) -> bool:
-            near = self.hops.get(key[1])
-            if near is None or key[1] == name:
+            if older or key[1] == name:
                 return older  # whoever has an older word of it shall not keep that
-            return near < self.reach
+            return self.hops.get(key[1], math.inf) < self.reach
 
         def told_by(source: str) -> bool:
             there, here = self._profile(source), self._profile(name)
@@ -163,7 +169,7 @@ class Balls(Work):
 
     # -- who is there ------------------------------------------------------------------------------
 
-    def _look_around(self, now: float) -> None:
+    def _look_around(self) -> None:
         """Find the hops to all nodes that can be reached, and whether all of them are known."""
         hops, full = {self.name: 0}, True
         for node in (queue := [self.name]):
@@ -176,10 +182,8 @@ class Balls(Work):
                 elif other not in hops:
                     hops[other] = hops[node] + 1
                     queue.append(other)
-        self.hops, self.full = hops, full
+        self.hops, self.full, self._answers = hops, full, False
         self.flood.stamp += 1
-        if self.flood.crowded:
-            self.flood.tidy(now)
 
     @property
     def rim(self) -> bool:
@@ -207,7 +211,7 @@ class Balls(Work):
 
     # -- an update ---------------------------------------------------------------------------------
 
-    def update(self, members: Mapping[str, Link], now: float) -> None:
+    def update(self, now: float, breathe: Callable[[], None]) -> None:
         words = self.flood.words
         used = [
             (name, (PROFILE if far <= self.radius else EMBEDDING, name))
@@ -218,23 +222,27 @@ class Balls(Work):
         moved = 0.0
         if depends != self._answered:
             self._answered = depends
-            moved = self._solve([name for name, _ in used])
+            moved = self._solve([name for name, _ in used], breathe)
+        self._answers = True
         self.residual = math.inf
         if self.full and self.solved is not None and self.solved.good:
             self.residual = max(self.solved.residual, moved)
         self.speaks = self.full and self.rim and self._speak(now)
 
-    def _solve(self, names: list[str]) -> float:
+    def _solve(self, names: list[str], breathe: Callable[[], None]) -> float:
         """Solve for the nodes of these names, the agent's own first; how far that moved any of
         them. An agent that hears of a change is unsettled, wherever the change was: others have yet
         to hear of it."""
-        piece, start = self._piece(names)
         known = self._warm.keys() == set(names)
         self.updates += 1
-        found = solve(piece, start)
-        if not found.good and self._warm:
-            cold = np.where(piece.free, self.model.start(piece.local), start)
-            found = solve(piece, cold)
+        with np.errstate(all="ignore"):  # anybody may have told any numbers
+            piece, start = self._piece(names)
+            found = solve(piece, start, breathe)
+            if not found.arrived and self._warm:
+                cold = np.where(piece.free, self.model.start(piece.local), start)
+                other = solve(piece, cold, breathe)
+                if not found.good or (other.good and other.residual < found.residual):
+                    found = other
         self.solved, self._warm = found, {}
         if found.good:
             self.h = found.h[..., :1].copy()
@@ -291,7 +299,8 @@ class Balls(Work):
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
         found, convexity = self.solved, self.model.convexity
-        if not self.whole or found is None or not found.good or convexity is None:
+        current = self.whole and self._answers
+        if not current or found is None or not found.good or convexity is None:
             return math.inf
         size = math.sqrt(self.knows * self.model.channels)
         return math.sqrt(self.knows) * (found.norm + size * found.noise) / convexity

@@ -2,6 +2,7 @@ r"""Word that floods through a network: every agent tells its neighbours what th
 
 An agent keeps *words*. A word is about one agent, its *owner*, who alone changes it, and has a
 version: the owner's count, then the owner's incarnation. Of two versions the larger one is newer.
+After the last count, the incarnation of the version counts on.
 
 **Every neighbour is told what it lacks.** An agent notes of each neighbour which versions the
 neighbour has: those that it sent itself, and those in packets that it has confirmed. What is newer
@@ -21,6 +22,12 @@ have its last word. They see that it has an older one, and tell it; it then coun
 agent says in its packets that its memory is another one (a number): its neighbours then forget what
 they knew of it and send everything that may be of use. If all words are of use, new ones are not
 taken in, and the agent is *crowded*.
+
+**What is wrong does not stay.** A forged packet may tell a word that its owner never said, in the
+name of a neighbour, who is then taken to have it. So every word is told again about once a minute
+(``REPEAT`` seconds times ``PARTS``), whatever the neighbour is taken to have: it reaches the owner,
+who counts on. A packet with a forged number far ahead would make all later ones old. Where
+``STRAYS`` packets in a row are too old to be confirmed, the numbers begin at the last one of them.
 """
 
 from __future__ import annotations
@@ -39,12 +46,18 @@ MANY = 16
 """Packets to one neighbour in one turn at most."""
 HOLD = 1.0
 """Seconds for which an agent leaves a neighbour's news to another neighbour."""
-SLOWEST = 1.0
-"""Most seconds until an unconfirmed word is sent again."""
+SLOWEST, UNKNOWN = 1.0, 0.25
+"""Most seconds until an unconfirmed word is sent again, and seconds as long as no round trip is
+known."""
 TIDY = 10.0
 """Seconds between two times at which words of no use are deleted."""
 LAST = WORD // 2
 """The last count of a version."""
+REPEAT, PARTS = 2.0, 30
+"""Seconds between two packets to a neighbour with words that it is taken to have, and how many such
+packets tell all words."""
+STRAYS = 33
+"""Packets in a row that are too old to be confirmed, after which the newest number was wrong."""
 KEPT = 512
 """Packets to a neighbour that an agent remembers while they are not confirmed."""
 
@@ -55,6 +68,12 @@ Key = tuple[int, str]
 Version = tuple[int, int]
 """The owner's count, and its incarnation."""
 NEVER: Version = (0, 0)
+
+
+def after(version: Version, incarnation: int) -> Version:
+    """The next version of an owner with this incarnation. Only the very last one has none."""
+    count, life = version
+    return (count + 1, incarnation) if count < LAST else (LAST, min(life + 1, WORD - 1))
 
 
 @dataclass
@@ -88,8 +107,11 @@ class Peer:
     flying: dict[Key, tuple[Version, float]] = field(default_factory=dict)  # when it was sent
     newest: int = 0  # of the packets heard from it; 0: none
     before: int = 0  # bit b: packet newest - 1 - b was heard
-    trip: float = 0.0  # smoothed seconds until a packet is confirmed
+    strays: int = 0  # packets in a row that were too old to be confirmed
+    trip: float | None = None  # smoothed seconds until a packet is confirmed
     idle: int = -1  # the stamp at which there was no news for it
+    repeated: float | None = None  # when words were last told again
+    place: int = 0  # how many were
 
     def remembers(self, memory: int) -> None:
         """It has this memory from now on, of which nothing is known."""
@@ -97,16 +119,18 @@ class Peer:
             known.clear()
         self.memory, self.idle = memory, -1
 
-    def note(self, number: int) -> None:
-        """A packet was heard."""
-        ahead = (number - self.newest) % WORD
-        if not self.newest:
-            self.newest, self.before = number, 0
+    def note(self, number: int) -> bool:
+        """A packet was heard; whether it is the newest."""
+        ahead, behind = (number - self.newest) % WORD, (self.newest - number) % WORD
+        self.strays = self.strays + 1 if self.newest and 32 < behind <= WORD // 2 else 0
+        if not self.newest or self.strays >= STRAYS:
+            self.newest, self.before, self.strays = number, 0, 0
         elif 0 < ahead < WORD // 2:
             self.before = ((self.before << 1 | 1) << (ahead - 1)) % WORD if ahead <= 32 else 0
             self.newest = number
-        elif 0 < (self.newest - number) % WORD <= 32:
-            self.before |= 1 << ((self.newest - number) % WORD - 1)
+        elif 0 < behind <= 32:
+            self.before |= 1 << (behind - 1)
+        return number == self.newest
 
     def confirm(self, newest: int, before: int, now: float) -> None:
         """It has heard this packet, and those before whose bits are set."""
@@ -117,7 +141,7 @@ class Peer:
                 self.learn(key, version)
             if words:
                 trip = max(now - when, 0.0)
-                self.trip = trip if not self.trip else 0.75 * self.trip + 0.25 * trip
+                self.trip = trip if self.trip is None else 0.75 * self.trip + 0.25 * trip
 
     def learn(self, key: Key, version: Version) -> None:
         """It has this version, at least."""
@@ -155,7 +179,7 @@ class Flood:
         self.words: dict[Key, Word] = {}
         self.peers: dict[str, Peer] = {}
         self.memory, self.crowded, self.tidied = 0, False, -math.inf
-        self.counts: dict[int, int] = {}  # the last count of each kind of own word
+        self.last: dict[int, Version] = {}  # the last version of each kind of own word
         self.stamp = 0  # changes with the words, and when the agent passes other words on
 
     def say(self, kind: int, body: bytes, now: float) -> bool:
@@ -163,9 +187,8 @@ class Flood:
         key = (kind, self.name)
         if key in self.words and self.words[key].body == body:
             return False
-        self.counts[kind] = min(self.counts.get(kind, 0) + 1, LAST)
-        version = (self.counts[kind], self.incarnation)
-        self.words[key] = Word(version, body, self.read(key, body), None, now)
+        self.last[kind] = after(self.last.get(kind, NEVER), self.incarnation)
+        self.words[key] = Word(self.last[kind], body, self.read(key, body), None, now)
         self.stamp += 1
         return True
 
@@ -206,9 +229,9 @@ class Flood:
         if fresh:
             self.forget(peer)
         found = self.peer(peer)
-        if found.memory is None or 0 < (memory - found.memory) % HALF < HALF // 2:
+        newer = found.note(number)
+        if found.memory is None or (newer and memory != found.memory):
             found.remembers(memory)
-        found.note(number)
         now_known = memory == found.memory  # a late packet may tell of what was deleted since
         if newest and now_known:
             found.confirm(newest, before, now)
@@ -216,6 +239,8 @@ class Flood:
         for key, version, raw, content in told:
             if now_known:
                 found.learn(key, version)
+                if newer and version < found.has[key]:  # it was taken to have what it has not
+                    found.has[key], found.idle = version, -1
             if key[1] == self.name:
                 self._count_on(key, version, now)
             elif self._take(key, Word(version, raw, content, peer, now), now):
@@ -239,17 +264,22 @@ class Flood:
             except UnicodeDecodeError:
                 raise BadPacket("names") from None
             raw = bytes(body[at + width : end])
-            yield key, (count, incarnation), raw, self.read(key, raw)
+            yield key, (count, incarnation), raw, self._content(key, raw)
             at = end
+
+    def _content(self, key: Key, raw: bytes) -> Any:
+        """What a word says; words are told more than once."""
+        known = self.words.get(key)
+        return self.read(key, raw) if known is None or known.body != raw else known.content
 
     def _count_on(self, key: Key, version: Version, now: float) -> None:
         """Word of the agent itself: where it is newer than its own, it is of a former life."""
         kind, mine = key[0], self.words.get(key)
         if mine is None:
-            self.counts[kind] = max(self.counts.get(kind, 0), version[0])
+            self.last[kind] = max(self.last.get(kind, NEVER), version)
         elif version > mine.version:
-            self.counts[kind] = min(version[0] + 1, LAST)
-            mine.version, mine.since = (self.counts[kind], self.incarnation), now
+            self.last[kind] = after(version, self.incarnation)
+            mine.version, mine.since = self.last[kind], now
             self.stamp += 1
 
     def _take(self, key: Key, word: Word, now: float) -> bool:
@@ -257,7 +287,8 @@ class Flood:
         if known is not None and known.version >= word.version:
             return False
         if known is None and len(self.words) >= self.room:
-            self.tidy(now)
+            if not self.crowded:  # else one look at all words a turn is enough
+                self.tidy(now)
             if len(self.words) >= self.room:
                 self.crowded = True
                 return False
@@ -267,7 +298,8 @@ class Flood:
 
     def tidy(self, now: float) -> None:
         """Delete what is of no use; neighbours then tell again what may be. That costs packets,
-        so it is not done at every turn where there is never room enough."""
+        so it is not done at every turn where there is never room enough. A crowded agent calls it
+        at every turn: words that were refused are told again only after it."""
         if now < self.tidied + TIDY:
             return
         useless = [key for key in self.words if key[1] != self.name and not self.useful(key)]
@@ -302,7 +334,7 @@ class Flood:
         due: list[Key] = []
         under_way: list[Key] = []
         later = False
-        wait = min(2.0 * to.trip, SLOWEST)
+        wait = UNKNOWN if to.trip is None else min(2.0 * to.trip, SLOWEST)
         for key, word in self.words.items() if to.idle != self.stamp else ():
             theirs = to.has.get(key, NEVER)
             if theirs >= word.version or not passed(key, theirs > NEVER):
@@ -315,13 +347,29 @@ class Flood:
             (due if late else under_way).append(key)
         if not (due or under_way or later):
             to.idle = self.stamp
+        pending = {*due, *under_way}
+        due += [key for key in self._again(to, now, passed) if key not in pending]
         space = PACKET - head - HEAD.size
         loads = self._loads(due, space)
+        left = space - sum(map(self._size, loads[-1]))
         for key in under_way:
             size = self._size(key)
-            if sum(map(self._size, loads[-1])) + size <= space:
+            if size <= left:
                 loads[-1].append(key)
+                left -= size
         return [self._packet(to, load, now) for load in loads]
+
+    def _again(self, to: Peer, now: float, passed: Callable[[Key, bool], bool]) -> list[Key]:
+        """Words that are told again, whatever the neighbour is taken to have."""
+        if to.repeated is None:
+            to.repeated = now
+        if now - to.repeated < REPEAT:
+            return []
+        every, begin = list(self.words), to.place
+        count = -(-len(every) // PARTS)
+        to.repeated, to.place = now, begin + count
+        some = [every[(begin + i) % len(every)] for i in range(count)]
+        return [key for key in some if passed(key, to.has.get(key, NEVER) > NEVER)]
 
     def _size(self, key: Key) -> int:
         return ENTRY.size + len(key[1]) + len(self.words[key].body)

@@ -18,6 +18,7 @@ residual, only plain steps are taken, which converge for every contraction.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,6 +43,8 @@ FIXED = 1e-12
 """The residual of a map, relative to the embeddings, at which it is solved; ``SOLVED`` where no
 iteration comes closer."""
 SOLVED = 1e-9
+NEGLIGIBLE = 1e10
+"""Times the rounding error of a residual that a solve leaves at most: some 1e-6 of its terms."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,20 @@ class Solved:
     norm: float
     noise: float
 
+    @property
+    def arrived(self) -> bool:
+        """Whether the residual is small beside its terms. From absurd embeddings it may not be:
+        numbers overflow, and nothing moves any more."""
+        return self.good and self.residual <= NEGLIGIBLE * self.noise
 
-def solve(piece: Piece, h: Array) -> Solved:
-    """Solve from ``h`` [1, k, n], which also says where the held nodes are."""
+
+def solve(piece: Piece, h: Array, each: Callable[[], None] = lambda: None) -> Solved:
+    """Solve from ``h`` [1, k, n], which also says where the held nodes are; ``each`` is called
+    before each iteration."""
     with np.errstate(all="ignore"):
         if isinstance(piece.local, LocalEnergy):
-            return _minimise(piece, piece.local, 1.0 * h)
-        return _fix(piece, piece.local, 1.0 * h)
+            return _minimise(piece, piece.local, 1.0 * h, each)
+        return _fix(piece, piece.local, 1.0 * h, each)
 
 
 def _told(piece: Piece, h: Array, value: Array, good: bool, scale: float) -> Solved:
@@ -168,10 +178,11 @@ def _direction(piece: Piece, matrix: Array, right: Array) -> Array:
     return out
 
 
-def _minimise(piece: Piece, energy: LocalEnergy, h: Array) -> Solved:
+def _minimise(piece: Piece, energy: LocalEnergy, h: Array, each: Callable[[], None]) -> Solved:
     star, src = piece.star, piece.src
     scale = 0.0
     for iteration in range(MOST):
+        each()
         q = energy.quadratic(h, h[..., src], star)
         gradient = _gradient(piece, q.own, q.toward)
         scale = float(np.abs(q.b).sum(2).max(initial=0.0) * np.abs(h).max(initial=0.0))
@@ -209,7 +220,7 @@ def _length(
 # -- maps ------------------------------------------------------------------------------------------
 
 
-def _fix(piece: Piece, rows: LocalMap, h: Array) -> Solved:
+def _fix(piece: Piece, rows: LocalMap, h: Array, each: Callable[[], None]) -> Solved:
     star, src, free = piece.star, piece.src, piece.free
 
     def step(h: Array) -> Array:
@@ -217,6 +228,7 @@ def _fix(piece: Piece, rows: LocalMap, h: Array) -> Solved:
 
     best, futile, kept = np.inf, 0, h
     for _ in range(MOST):
+        each()
         for _ in range(BLOCK):
             h = step(h)
         if futile < FUTILE:

@@ -4,7 +4,7 @@ a rule makes updates from these (:mod:`hogwild_node.rules`)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -103,7 +103,7 @@ class Registers(Work):
 
     # -- an update ---------------------------------------------------------------------------------
 
-    def update(self, members: Mapping[str, Link], now: float) -> None:
+    def update(self, now: float, breathe: Callable[[], None]) -> None:
         inbox, mail = self._views()
         before, letters = self.h, self.letters
         if not self._at_rest(inbox, mail):

@@ -4,7 +4,7 @@ keeps its links, and the rules."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hogwild_node.link import Edge, Link
 from hogwild_node.ops import Array
@@ -43,8 +43,13 @@ class Work(ABC):
         what the agent computes."""
 
     @abstractmethod
-    def update(self, members: Mapping[str, Link], now: float) -> None:
-        """Make an update from what was heard, if there is anything to do."""
+    def update(self, now: float, breathe: Callable[[], None]) -> None:
+        """Make an update from what was heard, if there is anything to do.
+
+        Args:
+            now: The time.
+            breathe: Called now and then by an update that may take longer than neighbours wait.
+        """
 
     @abstractmethod
     def data(self, header: Header, name: str, now: float) -> list[bytes]:
@@ -58,6 +63,10 @@ class Work(ABC):
             BadPacket: The packet changes nothing.
         """
         raise NotImplementedError
+
+    def forget(self, name: str) -> None:
+        """The owner has taken this neighbour away."""
+        return None
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
         """A bound on the distance of all nodes' embeddings from the answer; infinite: not known.

@@ -2,8 +2,8 @@
 
 from hogwild.graph.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.graph.kept import kept
+from hogwild.graph.kept import kept, once
 from hogwild.graph.pattern import Pattern
 from hogwild_node.star import Star
 
-__all__ = ["Graph", "Inputs", "Pattern", "Star", "kept"]
+__all__ = ["Graph", "Inputs", "Pattern", "Star", "kept", "once"]

@@ -15,7 +15,20 @@ P = ParamSpec("P")
 V = TypeVar("V")
 
 
-class derived(cached_property[V]):
+class once(cached_property[V]):
+    """A property that is computed once, as of Python 3.12. Before, all objects of a class share one
+    lock: threads wait for each other, and a child of a fork for threads that it does not have. Two
+    threads may compute a value twice."""
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        assert self.attrname is not None
+        value = instance.__dict__[self.attrname] = self.func(instance)
+        return value
+
+
+class derived(once[V]):
     """A property of a graph that is computed once, outside of inference mode: a value that is kept
     must serve training, too."""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address
@@ -19,6 +20,32 @@ from hogwild.kernels.plan import address
 SMALL = 1 << 20
 """Multiplications up to which one thread is faster than BLAS on several: about half a
 millisecond."""
+
+
+@cache
+def _names(count: int) -> list[str]:
+    return [str(i) for i in range(count)]
+
+
+def items(group: nn.Module) -> list[Tensor] | None:
+    """The parameters in a list of parameters, which takes longer to give them. ``None``: torch has
+    replaced some by functions of others (pruning, parametrisations)."""
+    found = group._parameters
+    plain = list(found) == _names(len(group))  # type: ignore[arg-type]
+    given: list[Tensor] = [p for p in found.values() if p is not None]
+    return given if plain and len(given) == len(found) else None
+
+
+def readable(tensors: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Whether compiled code on a CPU can read these tensors: contiguous ones of this dtype in the
+    memory of this process."""
+    return all(
+        (type(x) is nn.Parameter or type(x) is Tensor)
+        and x.is_cpu
+        and x.dtype == dtype
+        and x.is_contiguous()
+        for x in tensors
+    )
 
 
 def addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

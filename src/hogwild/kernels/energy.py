@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import FeatureError
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, kept, once
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address, plan_of
 from hogwild.kernels.posing import Design, Posing, Tensors
@@ -139,6 +138,15 @@ class EnergyKernel:
         if t.edges is None and not self.design.sent_at_nodes:
             raise FeatureError("features of senders are missing; expected them on nodes or edges")
 
+    def _embeddings(self, x: Tensor) -> Tensor:
+        """Embeddings [R, k, N], or gradients of them, as the library reads them."""
+        shape = (self.replicas, self.design.channels, self.graph.num_nodes)
+        if x.shape != shape:
+            raise FeatureError(
+                f"embeddings, or gradients of them, have shape {tuple(x.shape)}; expected {shape}"
+            )
+        return x.detach().to(torch.float64).contiguous()
+
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
         """Whether the compiled solve is cheaper than batched operations on all graphs."""
@@ -150,13 +158,13 @@ class EnergyKernel:
         """Numbers of nodes [..., N] in the order in which the posed tensors have the nodes."""
         return rows
 
-    @cached_property
+    @once
     def direct(self) -> bool:
         """Whether Newton's method factorises Hessians; otherwise conjugate gradients multiply with
         them."""
         return factorisation(self.graph, self.native, self.design) < PRODUCTS
 
-    @cached_property
+    @once
     def direct_adjoint(self) -> bool:
         """The same for the adjoint."""
         return factorisation(self.graph, self.native, self.design) < ADJOINT_PRODUCTS
@@ -170,7 +178,7 @@ class EnergyKernel:
         """What computes, for :meth:`~hogwild.models.Model.solver_path`."""
         return self.native.instructions
 
-    @cached_property
+    @once
     def _strides(self) -> tuple[int, int]:
         """Numbers between the weights of two replicas and of two heads; zero where they share."""
         if self.tensors.weight is None:
@@ -178,7 +186,7 @@ class EnergyKernel:
         r, h, e = self.tensors.weight.shape
         return h * e if r > 1 else 0, e if h > 1 else 0
 
-    @cached_property
+    @once
     def _posed(self) -> tuple[Any, ...]:
         """The arguments that pose the problem, and the tensors that must stay alive."""
         t = self.tensors.detach()
@@ -207,7 +215,7 @@ class EnergyKernel:
         status = torch.empty(replicas, graphs, dtype=torch.long, device=like.device)
         found = Solution(h, status, torch.empty_like(status), h.new_empty(replicas, graphs))
         options = (atol, rtol, max_iter, max_backtracks, patience)
-        start = None if h0 is None else h0.to(h.dtype).contiguous()
+        start = None if h0 is None else self._embeddings(h0)
         self._solve(start, options, found)
         return found
 
@@ -228,7 +236,7 @@ class EnergyKernel:
     def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient at ``h`` [R, k, N], zero at nodes that are held, and the size of its terms
         [R, G]."""
-        h = h.detach().to(torch.float64).contiguous()
+        h = self._embeddings(h)
         out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
         self._call(
             "gradient", *self._arguments(False), address(h), torch.get_num_threads(), address(out),
@@ -240,7 +248,7 @@ class EnergyKernel:
         """How the adjoint solve ended, and the gradients of everything that was posed, from the
         gradient [R, k, N] at the solution ``h``."""
         t, replicas = self.tensors, self.replicas
-        h, gradient = h.detach().contiguous(), gradient.contiguous()
+        h, gradient = self._embeddings(h), self._embeddings(gradient)
         out = Tensors(
             h.new_empty(t.parameters.shape),
             h.new_empty(t.nodes.shape),

@@ -27,7 +27,15 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from hogwild.kernels.dense import SMALL, gather, integers, project, project_back
+from hogwild.kernels.dense import (
+    SMALL,
+    gather,
+    integers,
+    items,
+    project,
+    project_back,
+    readable,
+)
 from hogwild.kernels.native import Library
 from hogwild.nn.picnn import PICNN
 
@@ -196,9 +204,13 @@ class Layout:
 
     def arranged(self, given: Sequence[Tensor], native: Library | None) -> list[Tensor]:
         """All parts, in float64, from the parameters."""
-        if native is not None and all(p.is_contiguous() for p in given):
+        dtype = self._zero.dtype
+        known = dtype in (torch.float32, torch.float64)
+        if native is not None and known and readable(given, dtype):
             flat = gather(native, given, self._given_sizes, self._arranged, torch.float64)
         else:
+            if any(p.dtype != dtype for p in given):
+                given = [p.to(dtype) for p in given]
             flat = _flatten_dense_tensors([*given, self._zero])  # one call, not one a parameter
             flat = flat.index_select(0, self._arranged).double()
         parts = flat.split(self._sizes)
@@ -209,7 +221,7 @@ class Layout:
     ) -> tuple[Tensor, ...]:
         """The gradients of the parameters, from those of all parts, which are contiguous."""
         dtype = self._zero.dtype
-        if native is not None:
+        if native is not None and dtype in (torch.float32, torch.float64):
             flat = gather(native, parts, self._part_sizes, self._original, dtype)
         else:
             flat = torch.cat([part.view(-1) for part in parts])
@@ -219,11 +231,11 @@ class Layout:
 
 
 class Posing:
-    """A problem posed from its networks (message, self message, update) and from features.
+    """A problem posed from networks (message, self message, update) and from features.
 
     Args:
         native: The compiled library.
-        networks: The three networks.
+        given: The parameters of the three networks (:func:`given_by`).
         design: Their sizes.
         x: Features of the nodes, [1 or R, p, N].
         heard: The senders' features as heard, [1 or R, p, E], or ``None``: those of ``x``.
@@ -239,7 +251,7 @@ class Posing:
     def __init__(
         self,
         native: Library,
-        networks: Sequence[PICNN],
+        given: Sequence[Tensor],
         design: Design,
         x: Tensor,
         heard: Tensor | None,
@@ -249,9 +261,7 @@ class Posing:
     ) -> None:
         edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
         weight = None if weight is None else weight[:, :, 0]
-        # Not the parameters() of modules, which take longer than a small solve.
-        groups = [group for net in networks for group in net._modules.values() if group is not None]
-        self._given = [p for group in groups for p in group._parameters.values() if p is not None]
+        self._given = given
         self.sources = (x, heard, edge_attr, weight, loop_weight, *self._given)
         last = self._given[-1]  # parameters may have a dimension of replicas
         self._layout = Layout.of(
@@ -297,6 +307,18 @@ class Posing:
             parts += _outer(native, edges, attr)[:1]
             features[2] = _back(self._parts[-1], edges, attr) if attr.requires_grad else None
         return *features, weight, loop_weight, *self._layout.original(parts, self._given, native)
+
+
+def given_by(networks: Sequence[PICNN]) -> list[Tensor] | None:
+    """The parameters of networks, in their order. Their ``parameters()`` take longer than a small
+    solve. ``None``: torch has replaced some (:func:`~hogwild.kernels.dense.items`)."""
+    out: list[Tensor] = []
+    for group in (group for net in networks for group in net._modules.values()):
+        some = [] if group is None else items(group)
+        if some is None:
+            return None
+        out += some
+    return out
 
 
 def _project(

@@ -7,16 +7,17 @@ import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._utils import _unflatten_dense_tensors
 from torch.autograd import forward_ad
 from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import GraphError
-from hogwild.kernels.dense import SMALL, addresses, integers, require
+from hogwild.kernels.dense import SMALL, addresses, integers, items, readable, require
 from hogwild.kernels.native import Library, library
 from hogwild.kernels.plan import address
 from hogwild.nn.mlp import MLP
@@ -41,7 +42,9 @@ def read(
     native = library()
     if native is not None and h.is_cpu and all(map(_plain, networks)) and not _watched():
         given = [p for net in networks for p in _parameters(net)]
-        if _fits(node, h, given) and (batch is None or _names_graphs(batch, h)):
+        fits = _fits(node, h, given, [shape for net in networks for shape in _shapes(net)])
+        named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
+        if fits and named:
             return _read(native, networks, h, given, batch, size)
     return _on_torch(node, graph, h, batch, size)
 
@@ -65,32 +68,42 @@ def _plain(net: object) -> bool:
 
 def _watched() -> bool:
     """Whether torch must see every operation: it compiles, transforms functions, differentiates
-    forwards, or chooses dtypes."""
+    forwards, chooses dtypes, or somebody else computes (tensors without numbers, for instance)."""
     return (
         torch.compiler.is_compiling()
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_dispatch_stack() > 0
     )
 
 
 def _parameters(net: MLP) -> list[Tensor]:
-    """All weights, then all biases."""
-    groups = (net._modules[name] for name in ("weight", "bias"))
-    return [p for some in groups if some is not None for p in some._parameters.values()]  # type: ignore[misc]
+    """All weights, then all biases; fewer where torch has replaced some."""
+    return [p for name in ("weight", "bias") for p in items(getattr(net, name)) or ()]
 
 
-def _fits(node: MLP, h: Tensor, given: Sequence[Tensor]) -> bool:
+def _shapes(net: MLP) -> list[tuple[int, ...]]:
+    """The shapes of all weights, then of all biases."""
+    lead = () if net.replicas is None else (net.replicas,)
+    sizes = net.channels
+    weights = [(*lead, b, a) for a, b in pairwise(sizes)]
+    return [*weights, *((*lead, b) for b in sizes[1:])]
+
+
+def _fits(node: MLP, h: Tensor, given: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> bool:
     """Whether the compiled readout takes these tensors, and is faster than torch."""
     replicas = 1 if node.replicas is None else node.replicas
     lead = () if node.replicas is None else (replicas,)
     return (
         h.shape[:-2] == lead
         and h.dim() > 1
+        and type(h) in (Tensor, nn.Parameter)
         and h.size(-1) == node.channels[0]
         and h.dtype in (torch.float32, torch.float64)
         and h.size(-2) * sum(p.numel() for p in given) <= SMALL
-        and all(p.dtype == h.dtype and p.is_contiguous() for p in given)
+        and readable(given, h.dtype)
+        and [p.shape for p in given] == shapes
     )
 
 

@@ -28,7 +28,7 @@ from hogwild.kernels.cuda import CudaEnergyKernel
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.large import LargeEnergyKernel
 from hogwild.kernels.native import Missing, found
-from hogwild.kernels.posing import Design, Posing
+from hogwild.kernels.posing import Design, Posing, given_by
 from hogwild.linalg.linear import LinearSolver
 from hogwild.models.adjacency import renormalised
 from hogwild.models.base import Kind
@@ -312,17 +312,22 @@ class EnergyConv(ImplicitConv):
             return "the solve runs in float32, and the compiled solve in float64"
         if x.device.type not in KERNELS:
             return f"the features are on {x.device}; expected one of {', '.join(KERNELS)}"
+        given = given_by(nets)
+        if given is None or type(x) is not Tensor:
+            return "parameters are functions of others (pruned, for instance), or x is no tensor"
+        if any(p.device != x.device for p in given):
+            return f"the features are on {x.device}, and some parameters are not"
         design = self._design(heard is None)
         if not design.fits:
             return "the networks have more layers, units or inputs than the compiled solve takes"
-        given = native, graph, design, self.replicas or 1
-        kernel = next((kind for kind in KERNELS[x.device.type] if kind.pays(*given)), None)
+        sizes = native, graph, design, self.replicas or 1
+        kernel = next((kind for kind in KERNELS[x.device.type] if kind.pays(*sizes)), None)
         if kernel is None:
             return "the graph is large or has no small separators: other methods are cheaper there"
         weight, loops = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         x = kernel.arranged(native, graph, x)
         loops = None if loops is None else kernel.arranged(native, graph, loops)
-        posing = Posing(native, nets, design, x, heard, edge_attr, weight, loops)
+        posing = Posing(native, given, design, x, heard, edge_attr, weight, loops)
         made = kernel.of(native, graph, design, posing)
         if self.solver.adjoint_rtol is not None:
             made.rtol = self.solver.adjoint_rtol

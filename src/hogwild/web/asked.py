@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from hogwild.errors import ConfigError
@@ -32,6 +33,9 @@ SELDOM = 5.0
 """Seconds between two questions to an address that never answers, at most."""
 ROOM, MOST_ROOM = 1_200, 60_000
 """Bytes of a question: an answer is not longer. One datagram has room for so many."""
+PACE = 60_000.0
+"""Bytes a second that one address is sent at most. Somebody may answer in the name of another, who
+is then asked long questions."""
 
 
 def places(text: str) -> list[str] | None:
@@ -86,6 +90,11 @@ class Asked:
         self._stop.set()
         self._thread.join(5.0)
 
+    @property
+    def ended(self) -> bool:
+        """Whether nobody is asked any more."""
+        return self._stop.is_set()
+
     def take(self, raw: bytes) -> tuple[dict[str, Any], list[str]] | None:
         """Keep a line; the line and the addresses that it tells. ``None``: it is none."""
         try:
@@ -114,44 +123,60 @@ class Asked:
 
 
 class _Questions:
-    """Questions over UDP."""
+    """Questions over UDP. A thread finds addresses of names: that may take seconds each, and agents
+    may tell any names."""
 
     def __init__(self, asked: Asked, places: Iterable[str]) -> None:
         self.asked = asked
         self.sockets: dict[int, socket.socket] = {}
+        self.names: SimpleQueue[str | None] = SimpleQueue()
+        self.found: SimpleQueue[tuple[str, int, Any]] = SimpleQueue()
+        self.called: dict[tuple[int, Any], set[str]] = {}
         self.room: dict[tuple[int, Any], int] = {}
         self.due: dict[tuple[int, Any], tuple[float, float]] = {}
         self.answering: set[str] = set()
         self.known: set[str] = set()
         for place in places:
             self.follow(place)
+        threading.Thread(target=self._resolve, name="hogwild-names", daemon=True).start()
 
     def follow(self, place: str) -> None:
         """Ask at this address, too."""
         if place in self.known or len(self.known) >= MOST or "/" in place:
             return
         self.known.add(place)
-        host, _, port = place.rpartition(":")
-        try:
-            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
-        except (OSError, UnicodeError, OverflowError):
-            return  # Zenoh may know it
-        family, where = found[0][0], found[0][4]
-        if family not in self.sockets:
-            self.sockets[family] = made = socket.socket(family, socket.SOCK_DGRAM)
-            made.setblocking(False)
-        self.due[family, where] = 0.0, EVERY
-        self.room[family, where] = ROOM
+        self.names.put(place)
+
+    def _resolve(self) -> None:
+        while (place := self.names.get()) is not None and not self.asked.ended:
+            host, _, port = place.rpartition(":")
+            with contextlib.suppress(OSError, UnicodeError, OverflowError):  # Zenoh may know it
+                one = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+                self.found.put((place, one[0], one[4]))
+
+    def _meet(self) -> None:
+        """Take in the addresses that were found."""
+        while not self.found.empty():
+            place, family, where = self.found.get()
+            self.called.setdefault((family, where), set()).add(place)
+            if (family, where) in self.due:
+                continue
+            if family not in self.sockets:
+                self.sockets[family] = made = socket.socket(family, socket.SOCK_DGRAM)
+                made.setblocking(False)
+            self.due[family, where] = 0.0, EVERY
+            self.room[family, where] = ROOM
 
     def turn(self, stop: threading.Event) -> None:
         """Ask whom it is time to ask, and read what has come."""
+        self._meet()
         now = time.monotonic()
         for place, (when, wait) in list(self.due.items()):
             if when <= now:
                 family, where = place
                 with contextlib.suppress(OSError):
                     self.sockets[family].sendto(QUESTION.ljust(self.room[place]), where)
-                self.due[place] = now + wait, min(2.0 * wait, SELDOM)
+                self.due[place] = now + max(wait, self.pause(place)), min(2.0 * wait, SELDOM)
         stop.wait(EVERY / 4)
         for family, each in self.sockets.items():
             for _ in range(4 * MOST):
@@ -172,12 +197,18 @@ class _Questions:
         longer = line.get("longer")
         if isinstance(longer, int) and 0 < longer <= MOST_ROOM:
             self.room[place] = max(self.room[place], longer + 200)
-        self.due[place] = min(self.due[place][0], time.monotonic() + EVERY), EVERY
-        self.answering |= {f"{place[1][0]}:{place[1][1]}"}
+        soon = time.monotonic() + max(EVERY, self.pause(place))
+        self.due[place] = min(self.due[place][0], soon), EVERY
+        self.answering |= self.called[place]
         for each in told:
             self.follow(each)
 
+    def pause(self, place: tuple[int, Any]) -> float:
+        """Seconds between two questions to this address at least."""
+        return self.room[place] / PACE
+
     def close(self) -> None:
+        self.names.put(None)
         for each in self.sockets.values():
             each.close()
 

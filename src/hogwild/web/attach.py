@@ -18,6 +18,8 @@ EVERY = 0.1
 """Seconds between two looks."""
 PER_SECOND = 10
 """Ticks of the page in a second of the agents."""
+TINY = 1e-300
+"""Answers below this are drawn as zero: a tenth of their power of ten may be no number."""
 UNIT = 0.01
 """Staleness is shown in hundredths of a second."""
 
@@ -52,7 +54,7 @@ class Attached(Exchange):
         while not self._stop.wait(EVERY):
             try:
                 sight = self.watched.look()
-            except (ValueError, TypeError, KeyError, AttributeError):
+            except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
                 continue  # notes that are half written, or of another program
             if sight.ground.names:
                 self._tell(sight)
@@ -116,7 +118,7 @@ class Attached(Exchange):
 
 def _round(value: float, to: Callable[[float], int]) -> float:
     """Outward to a tenth of its power of ten, so that colours do not change with every word."""
-    if value == 0.0:
+    if abs(value) < TINY:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
     return to(value / unit) * unit

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ from hogwild.web.worlds import MOST
 
 LONGEST = 64_000
 """Bytes at the end of a file that are looked at, and bytes of a line at most."""
+SELDOM = 10.0
+"""How many times longer than it took to lay a graph out the next time waits: agents may name other
+neighbours in every line."""
 SILENCE = 3.0
 """Seconds without news after which an agent, or a swarm, counts as silent."""
 
@@ -215,6 +219,7 @@ class Agents:
 
     def __init__(self, source: Lines) -> None:
         self.source, self.begun = source, time.monotonic()
+        self._lock, self._again = threading.Lock(), 0.0  # when the graph may be laid out again
         self.neighbours: dict[str, frozenset[str]] = {}
         n = len(source.addresses)  # who has not answered is called by their address
         none = np.zeros((0, 2), np.int64)
@@ -227,17 +232,22 @@ class Agents:
     def look(self) -> Sight:
         """The last line of every agent; who has said nothing for a while is not among them."""
         said: dict[str, Words] = {}
-        known = dict(self.neighbours)
-        for each, age in self.source.lines():
-            known[each.name] = each.neighbours
-            if age <= SILENCE:
-                said[each.name] = each.words
-        if known != self.neighbours:
-            self.neighbours, self.ground = known, _ground(known)
-        row = {name: i for i, name in enumerate(self.ground.names)}
+        with self._lock:  # every viewer has a thread of their own
+            known = dict(self.neighbours)
+            for each, age in self.source.lines():
+                if each.name in known or len(known) < MOST:
+                    known[each.name] = each.neighbours
+                if age <= SILENCE:
+                    said[each.name] = each.words
+            if known != self.neighbours and time.monotonic() >= self._again:
+                begun = time.monotonic()
+                self.neighbours, self.ground = known, _ground(known)
+                self._again = time.monotonic() + SELDOM * (time.monotonic() - begun)
+            ground = self.ground
+        row = {name: i for i, name in enumerate(ground.names)}
         agents = {row[name]: words for name, words in said.items() if name in row}
         how = "runs" if said else "silent" if known or not self.source.addresses else "waiting"
-        return Sight(self.ground, time.monotonic() - self.begun, agents, how=how)
+        return Sight(ground, time.monotonic() - self.begun, agents, how=how)
 
 
 def _ground(neighbours: dict[str, frozenset[str]]) -> Ground:
@@ -258,7 +268,7 @@ def _ground(neighbours: dict[str, frozenset[str]]) -> Ground:
 
 def _natural(name: str) -> list[Any]:
     """Agent 10 comes after agent 9."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _PARTS.split(name)]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _PARTS.split(name)]
 
 
 _PARTS = re.compile(r"(\d{1,15})")

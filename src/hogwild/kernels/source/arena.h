@@ -1,5 +1,7 @@
 // Memory of threads on a CPU: it grows, is used again, and is partly kept between calls.
 #pragma once
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -64,10 +66,14 @@ class Arenas {
   private:
     static constexpr size_t LARGEST = (size_t)1 << 17, MOST = 16;  // LARGEST in vectors: 8 MB
     std::vector<Arena> used_;
+    /// Nobody forks while it is locked: a child would wait for a thread that it does not have.
     static std::mutex& mutex() {
         static std::mutex one;
+        static const int watched = pthread_atfork([] { mutex().lock(); }, unlock, unlock);
+        (void)watched;
         return one;
     }
+    static void unlock() { mutex().unlock(); }
     static std::vector<Arena>& kept() {
         static std::vector<Arena>* all = new std::vector<Arena>(reserved());  // outlives all threads
         return *all;
