@@ -57,8 +57,8 @@ def require_finite(name: str, value: Tensor | None) -> None:
     else:
         bad = (~torch.isfinite(value)).nonzero()
         raise FeatureError(
-            f"{name} holds {len(bad)} values that are NaN or infinite (first at "
-            f"{tuple(bad[0].tolist())}); expected finite numbers: impute or drop them"
+            f"{name} holds NaN or infinite values (first at {tuple(bad[0].tolist())}); expected "
+            f"finite numbers: impute or drop them"
         )
 
 
