@@ -101,9 +101,7 @@ def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Give
             f"the graph is a {type(graph).__name__}; expected one torch_geometric.data.Data with "
             f"x and edge_index"
         )
-    found = deepcopy(
-        runnable(model)
-    ).eval()  # as simulate runs it
+    found = deepcopy(runnable(model)).eval()  # as simulate runs it
     given = Given(found, graph.clone(), title, classes)
     out = found.predict(given.data())
     if out.dim() != 2 or out.size(0) != given.nodes:
