@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -13,10 +14,12 @@ import torch
 from tiny_runs import graphs
 
 import hogwild
-from hogwild.cli import VERBS
+from hogwild.cli import VERBS, module
+from hogwild.cli.options import parse
 from hogwild.graph.inputs import SAMPLED
 from hogwild.tasks import TASKS
 from hogwild.training import MODELS, Config
+from hogwild_node.options import parser
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -150,3 +153,22 @@ def test_the_guide_to_graphs_that_move(capsys):
 def test_every_verb_is_on_the_page_of_commands():
     text = (DOCS / "commands.md").read_text("utf-8")
     assert {*VERBS} == set(re.findall(r"^hogwild (\w+)", text, re.M))
+
+
+def commands():
+    """Every call of ``hogwild`` and ``hogwild-agent`` in a block for a shell, as words."""
+    pages = [DOCS.parent / "README.md", DOCS.parent / "node" / "README.md", *DOCS.rglob("*.md")]
+    for page in pages:
+        for block in re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                words = shlex.split(line.removesuffix("&"), comments=True)
+                if words and words[0] in ("hogwild", "hogwild-agent"):
+                    yield pytest.param(words, id=f"{page.stem}: {' '.join(words)}"[:80])
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_every_command_has_the_options_that_it_is_given(words):
+    if words[0] == "hogwild-agent":
+        parser().parse_args(words[1:])
+    else:
+        parse(module(words[1]).Options, words[2:], f"hogwild {words[1]}")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.files import write_atomically
+from hogwild.errors import ConfigError
+from hogwild.files import require_writable, write_atomically
 
 
 def test_written_whole_in_a_new_folder(tmp_path):
@@ -51,3 +52,22 @@ def test_mode_is_that_of_any_new_file(tmp_path):
 def test_imports_no_torch():
     code = "import sys, hogwild.files; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_place_that_cannot_be_written_is_known_before(tmp_path):
+    path = write_atomically(tmp_path / "file", b"before")
+    require_writable(path, "--plot")
+    require_writable(tmp_path / "new" / "file", "--plot")
+    assert sorted(f.name for f in tmp_path.rglob("*")) == ["file", "new"]
+    assert path.read_bytes() == b"before"
+    with pytest.raises(ConfigError, match=r"--plot cannot be written .*; expected a file in a"):
+        require_writable(path / "below", "--plot")
+    with pytest.raises(ConfigError, match="--plot is a folder"):
+        require_writable(tmp_path, "--plot")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no folder without files")
+def test_errors_name_the_file_that_was_given():
+    with pytest.raises(OSError, match="No such file") as error:
+        write_atomically("/proc/file", b"")
+    assert error.value.filename == "/proc/file"

@@ -4,7 +4,34 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import suppress
 from pathlib import Path
+
+from hogwild.errors import ConfigError
+
+
+def require_writable(path: str | Path, said: str) -> None:
+    """Raise, before long work, unless a file can be written here; ``said`` is what the user gave.
+
+    The file itself is not touched: an empty file beside it is made and removed. Its folder is
+    created if it does not exist.
+
+    Raises:
+        ConfigError: The file could not be written.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{said} is a folder; expected a file")
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{said} cannot be written ({error.strerror}); expected a file in a folder that can be "
+            f"written to"
+        ) from error
 
 
 def write_atomically(path: str | Path, content: bytes) -> Path:
@@ -30,8 +57,13 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+    except OSError as error:
+        if error.filename == str(beside):
+            error.filename = str(path)  # the name that was given says more than the one beside it
+        raise
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
     if os.name == "posix":  # the entry in the folder, too
         folder = os.open(path.parent, os.O_RDONLY)
         try:

@@ -35,7 +35,7 @@ def test_rules_are_compared():
     messages, gradient = (one.within() for one in seen.compared.values())
     assert messages.ticks < gradient.ticks
     assert seen.advice.startswith("messages: within 5% of the synchronous rmse (0.01) after ")
-    assert "gradient: within 5%" in seen.advice
+    assert "gradient: after " in seen.advice
     saves = gradient.bytes < messages.bytes
     assert ("or gradient for the fewest bytes" in seen.advice) == saves
     assert table(seen.compared) in str(seen)
@@ -64,7 +64,8 @@ def test_layers_are_compared():
         impairments=BernoulliLoss(0.3),
     )  # fmt: skip
     assert list(seen.compared) == ["overwriting", "waiting", "resending", "caching"]
-    assert "overwriting: not within 5%" in seen.advice
+    assert "overwriting: not in these " in seen.advice
+    assert seen.advice.count("of the synchronous") == 1  # a goal that all share is said once
     assert "Take " in seen.advice
     bare = hogwild.robustness(model, exact(model), runs=2)
     assert bare.others == {}

@@ -245,7 +245,8 @@ def test_the_score_is_that_of_the_targets():
     exact = [float((out - 1.0).square().mean().sqrt()) for out in outs]
     assert seen.exact_score == pytest.approx(exact, abs=1e-9)
     assert float(seen.score[-1]) == pytest.approx(exact[1], abs=1e-4)
-    assert "score of the predictions" in str(seen)
+    assert "rmse of the predictions" in str(seen)
+    assert str(seen).splitlines()[-1].startswith("What would help: ")
     own = track(net, joining(), score=lambda out, data: float(data.num_nodes))
     assert (own.score == 6.0).all()
 

@@ -70,6 +70,8 @@ def test_what_is_missing(call):
     for data in (bare, [graph(), bare], Data(edge_index=chain(4), y=torch.zeros(4), num_nodes=4)):
         with pytest.raises(InputError, match="lacks"):
             call(data)
+    with pytest.raises(InputError, match="lacks edge_index;"):
+        call(bare)
     for data in ([], [3]):
         with pytest.raises(InputError, match="expected"):
             call(data)

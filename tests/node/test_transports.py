@@ -16,6 +16,7 @@ from hogwild.problems.base import Objective
 from hogwild.rules import choose
 from hogwild.testing import check_executor
 from hogwild_node.agent import Agent, Edge
+from hogwild_node.errors import SetupError
 from hogwild_node.local import LocalEnergy
 from hogwild_node.model import NodeModel
 from hogwild_node.rules import FixedPointRule, GradientRule, MessageRule
@@ -143,6 +144,28 @@ def test_memory(instead):
 def test_udp(instead):
     execute = on_sockets(lambda name, listen: UDPTransport(listen), 0.003)
     check_executor(each_replica(execute, instead), repeats=False)
+
+
+def test_a_neighbour_that_speaks_from_another_address():
+    """Nothing of it is heard, and the agent says from where it came. One address is one agent."""
+    here, there, told = (f"127.0.0.1:{port}" for port in free_ports(3))
+    agent, other = UDPTransport(here), UDPTransport(there)
+    try:
+        agent.connect({"1": told})
+        other.connect({"0": here})
+        assert agent.refusal("1") is None
+        other.send("0", b"word", hello=False)
+        for _ in range(100):
+            assert agent.receive() == []
+            time.sleep(0.01)
+            if agent.refusal("1") is not None:
+                break
+        assert f"packets come from {there}" in str(agent.refusal("1"))
+        with pytest.raises(SetupError, match=r"neighbour 2 .* of another neighbour"):
+            agent.connect({"1": told, "2": told})
+    finally:
+        agent.close()
+        other.close()
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ def test_error_lag_and_score_over_time(seen, tmp_path):
     assert (tmp_path / "track.png").stat().st_size > 10_000
     error, lag, score = fig.axes
     assert error.get_yscale() == "log"
-    assert [ax.get_ylabel() for ax in (lag, score)] == ["lag (ticks)", "score"]
+    assert [ax.get_ylabel() for ax in (lag, score)] == ["lag (ticks)", "rmse"]
     marked = {line.get_xdata()[0] for line in error.lines if len(line.get_xdata()) == 2}
     assert marked == {15, 30, 45}
     (middle,) = [line for line in error.lines if len(line.get_xdata()) == len(seen.times)]

@@ -222,8 +222,16 @@ def test_what_is_an_address():
     for text in ("127.0.0.1:0", "127.0.0.1:99999", "http/127.0.0.1:7"):
         with pytest.raises(ConfigError, match="expected HOST:PORT"):
             watched(text)
+    with pytest.raises(ConfigError, match=r"no-such-host.invalid:7', which cannot be resolved"):
+        watched("no-such-host.invalid:7")
     with pytest.raises(ConfigError, match="expected them with addresses"):
         watched("agents", "keys")
+
+
+def test_certificates_that_are_missing_are_refused_at_once(tmp_path):
+    pytest.importorskip("zenoh")
+    with pytest.raises(ConfigError, match=r"authority.pem is missing; expected a folder that"):
+        watched("127.0.0.1:21000", str(tmp_path))
 
 
 def test_the_command_refuses_certificates_without_addresses():

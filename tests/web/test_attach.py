@@ -187,6 +187,8 @@ def test_who_has_said_nothing_for_long_is_silent(tmp_path):
     assert sight.ground.names == ["a", "b"]
     os.utime(tmp_path / "a.jsonl", (1.0, 1.0))
     assert found.look().how == "silent"
+    seen = Attached(found)._snapshot(found.look())
+    assert all(math.isnan(each) for each in struct.unpack_from("<6f", seen, 24))  # and not 0
 
 
 @pytest.mark.parametrize("made", [False, True])

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 from helpers import DOUBLE, chain
+from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from hogwild import EnergyGNN, simulate
 from hogwild.asynchrony.trace import Trace
 from hogwild.errors import ConfigError, TraceError
 from hogwild.web.given import Given, fitted, layout
-from hogwild.web.home import hello, home
+from hogwild.web.home import from_pair, hello, home
 from hogwild.web.stage import Stage
 
 
@@ -86,3 +87,12 @@ def test_the_worlds_of_the_page_are_there_beside_a_given_one():
         assert stage.scene()["sides"][0]["title"] == "Your model"
         with pytest.raises(Exception, match="was not trained for this task"):
             stage.do_side(0, "gcn", "auto")
+
+
+def test_a_model_in_training_mode_is_shown_in_evaluation_mode():
+    """As ``simulate`` runs it; the user's model stays as it is."""
+    model = pyg.GCN(3, 8, 2, 1, norm="BatchNorm", dropout=0.5)
+    data = Data(x=torch.randn(4, 3), edge_index=chain(4))
+    given = from_pair(model, data, "mine")
+    assert not any(part.training for part in given.model.modules())
+    assert model.training

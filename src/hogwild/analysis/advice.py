@@ -30,7 +30,10 @@ def advice(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
     prices = {name: one.within(share) for name, one in seen.items()}
     ready = {name: price for name, price in prices.items() if price is not None}
     order = sorted(seen, key=lambda name: ready[name].ticks if name in ready else float("inf"))
-    said = [_needs(name, seen, prices[name], share) for name in order]
+    said: list[str] = []
+    for name in order:
+        told = said and seen[name].goal(share) == seen[order[0]].goal(share)
+        said.append(_needs(name, seen, share, told=bool(told)))
     if len(seen) > 1 and ready:
         said.append(_choice(seen, ready))
     best = order[0]
@@ -56,12 +59,11 @@ def table(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
     return aligned(rows)
 
 
-def _needs(
-    name: str, seen: Mapping[str, Deadlines], price: Price | None, share: float
-) -> str:  # fmt: skip
-    """What one of them needs, and how much worse than the best its answer is."""
+def _needs(name: str, seen: Mapping[str, Deadlines], share: float, *, told: bool) -> str:
+    """What one of them needs, and how much worse than the best its answer is. A goal that the
+    reader was ``told`` before is not repeated."""
     one = seen[name]
-    text = f"{name}: {one.sentence(share)}"
+    text = f"{name}: {one.reached(share) if told else one.sentence(share)}"
     error, least = _wrong(one), min(map(_wrong, seen.values()), default=0.0)
     if one.metric is not None and error > (1 + share) * least and error == error:
         more = f", {error / least - 1:.0%} more than the best here" if least > 0 else ""

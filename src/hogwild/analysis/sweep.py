@@ -213,7 +213,8 @@ class Sweep:
         late = [name for name in named if name not in ready]
         order = sorted(ready, key=ready.__getitem__)
         ends = list(dict.fromkeys([*order[:1], *order[-1:]]))
-        said = [f"{name}: {named[name].deadlines.sentence()}" for name in ends]
+        said = [f"{name}: {named[name].deadlines.sentence()}" for name in ends[:1]]
+        said += [f"{name}: {named[name].deadlines.reached()}" for name in ends[1:]]
         if late:
             some = "; ".join(late[:3]) + ("; …" if len(late) > 3 else "")
             said.append(f"never in these ticks in {len(late)} of {len(named)} settings ({some})")

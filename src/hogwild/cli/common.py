@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hogwild.cli.impair import HELP, impairments
 from hogwild.cli.options import Verb, argument, option
 from hogwild.errors import ConfigError, HogwildError
+from hogwild.files import require_writable
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -85,6 +86,10 @@ class Trained(Finished):
     def chosen(self) -> Chosen:
         """The replica that was asked for, on the CPU."""
         check_picture(getattr(self, "plot", None))
+        for name in ("record", "animate", "rerun"):
+            path = getattr(self, name, None)
+            if path is not None:
+                require_writable(path, f"--{name} {path}")
         result = self.load()
         r = result.best if self.replica is None else self.replica
         return Chosen(result, r, result.replica(r).cpu())
@@ -269,3 +274,4 @@ def check_picture(path: str | None) -> None:
     from hogwild.plots.style import check_format
 
     check_format(Path(path), f"--plot {path}")
+    require_writable(path, f"--plot {path}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hogwild.cli.common import FILES, MODEL, RUNS, TIMING, Chosen, Outcome, Ruled, Timing, picture
+from hogwild.cli.flags import in_flags
 from hogwild.cli.options import option
 from hogwild.errors import ConfigError
 
@@ -70,6 +71,7 @@ def run(options: Options) -> Outcome:
     scenario, score = _scenario(options, found)
     given = options.passed(track) | {"scenario": scenario, "score": score}
     seen = track(found.model, **given)
+    seen.advice = in_flags(seen.advice, options)
     if options.animate is not None:
         seen.animate(options.animate)
     if options.rerun is not None:
@@ -81,6 +83,7 @@ def run(options: Options) -> Outcome:
         "recovery_ticks": seen.recovery().tolist(),
         "light_cone": seen.cone.as_dict(),
         "by_light_cones": seen.by_deadline() if seen.cone.crossed else None,
+        "advice": seen.advice,
         "seconds": seen.seconds,
     }
     return options.outcome(found, seen, data)
@@ -117,6 +120,7 @@ def _scenario(options: Options, found: Chosen) -> tuple[Scenario, Any]:
             value = float(task.metric(out, Batch.from_data_list([data])))
             return 1.0 - value if task.higher_is_better else value
 
+        score.__name__ = f"1 - {task.metric_name}" if task.higher_is_better else task.metric_name
         return Scenario(frames, times, length=length, name=task.name), score
     data = found.result.graph(int(tested[options.graph]))
     assert options.scenario is not None

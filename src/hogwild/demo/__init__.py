@@ -12,7 +12,7 @@ from hogwild.demo.report import report
 from hogwild.demo.rumour import Rumour
 from hogwild.demo.study import QUICK, Scale, Study, study
 from hogwild.errors import ConfigError
-from hogwild.files import write_atomically
+from hogwild.files import require_writable, write_atomically
 
 __all__ = ["QUICK", "Rumour", "Scale", "Study", "demo", "report", "study"]
 
@@ -38,6 +38,7 @@ def demo(
     # These errors would otherwise come after minutes of work.
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ConfigError(f"output={str(path)!r}; expected a file in a folder that exists")
+    require_writable(path, f"output={str(path)!r}")
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "the report's pictures need matplotlib, which is missing; install it with: "

@@ -243,17 +243,28 @@ class Deadlines:
 
     def sentence(self, share: float = NEAR) -> str:
         """When the runs were in time, in a sentence."""
-        near, of = self.within(share), "of the synchronous answer"
+        goal, reached = self.goal(share), self.reached(share)
+        if reached.startswith("not "):
+            return f"not {goal} {reached.removeprefix('not ')}"
+        return f"{goal} {reached}"
+
+    def goal(self, share: float = NEAR) -> str:
+        """What in time means, in words."""
+        of = "of the synchronous answer"
         if self.metric is not None and self.synchronous is not None:
-            of = f"of the synchronous {self.metric.name} " \
-                 f"({self.metric.show(float(self.synchronous.mean()))})"  # fmt: skip
-            if self.floored:
-                of += f", counted in {LEAST:.0%} of the error before the first update,"
+            small = f"; instead of so small an error, {LEAST:.0%} of the first one counts"
+            of = (
+                f"of the synchronous {self.metric.name} "
+                f"({self.metric.show(float(self.synchronous.mean()))}{small * self.floored})"
+            )
+        return f"within {share:.0%} {of}"
+
+    def reached(self, share: float = NEAR) -> str:
+        """When the runs reached the goal, in words."""
+        near = self.within(share)
         if near is None:
-            return f"not within {share:.0%} {of} in these {int(self.ticks[-1]):,} ticks"
-        if near.ticks == 0:
-            return f"within {share:.0%} {of} before the first update"
-        return f"within {share:.0%} {of} after {self.cost(near)}"
+            return f"not in these {int(self.ticks[-1]):,} ticks"
+        return "before the first update" if near.ticks == 0 else f"after {self.cost(near)}"
 
     def cost(self, price: Price) -> str:
         """A price in words: updates a node, light cones, bytes a node."""

@@ -23,6 +23,13 @@ from hogwild.models.base import Model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ASSUMED = {
+    "a": "every node keeps updating",
+    "b": "the age of packets is bounded",
+    "c": "a node knows its own state",
+}
+"""The assumptions of partial asynchronism, in words (docs/asynchrony.md has the bounds)."""
+
 
 @dataclass
 class Staleness:
@@ -151,13 +158,15 @@ class Run:
 
     def __str__(self) -> str:
         good, all_ = int(self.converged.sum()), self.converged.numel()
-        held = ", ".join(f"({k}) {'held' if v else 'did not hold'}" for k, v in
-                         self.assumptions.items())  # fmt: skip
+        held = "; ".join(
+            f"({name}) {ASSUMED[name]}: {'yes' if held else 'no'}"
+            for name, held in self.assumptions.items()
+        )
         return (
             f"{good} of {all_} runs within tolerance of the synchronous answer (largest relative "
             f"deviation {float(self.deviation.max()):.2g}), rule {self.rule}\n"
             f"{self.price}; simulated in {self.seconds:.2f} s\n"
-            f"{self.staleness}\nassumptions: {held}\n\n{self.deadlines}"
+            f"{self.staleness}\ntheorems assume {held}\n\n{self.deadlines}"
         )
 
 

@@ -107,7 +107,7 @@ class Swarm:
                 before = when
             ax.set_xlabel("seconds since the first update")
             ax.set_ylabel("largest relative error")
-            ax.set_title(f"{len(self.alive)} agents, one process each", pad=26)
+            ax.set_title(f"{len(self.alive)} agents alive at the end, one process each", pad=26)
         return drawn
 
     def __str__(self) -> str:
@@ -124,8 +124,8 @@ class Swarm:
                 f"allow longer silence (lease)"
             )
         return (
-            f"{len(self.alive)} agents ran for {self.seconds:.1f} s; error {self.deviation:.1e} "
-            f"({told or 'not within 1e-2'})\n"
+            f"{len(self.alive)} agents alive after {self.seconds:.1f} s; error "
+            f"{self.deviation:.1e} ({told or 'not within 1e-2'})\n"
             f"price of an agent: {self.updates:.0f} updates, {self.packets:.0f} packets, "
             f"{self.bytes / 1000:.1f} kB{memory}\n"
             f"settled at the end: {100 * (self.settled[-1] if self.settled else 0):.0f} %; said so "

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CROSSING = 20_000
 """Ticks in which word crosses a graph, or is taken not to."""
 
+QUICK = 2.0
+"""Who has followed a change after so many light cones cannot be much faster."""
+
 
 @dataclass
 class Track:
@@ -44,6 +47,7 @@ class Track:
         score: What the predictions of the moment are worth, [T, Q]; lower is better; ``None``: the
             scenario has no targets.
         exact_score: What the predictions of each frame's exact answer are worth, [F].
+        score_name: What the score is, in words.
         answers: The exact embeddings of each frame, [F, U, k]; NaN where a node is not there.
         moves: The size of each change, [C]: how far the exact embeddings move (largest entry of a
             node, root of the mean square over the nodes that stay).
@@ -66,6 +70,7 @@ class Track:
     bytes: Tensor
     score: Tensor | None
     exact_score: list[float] | None
+    score_name: str
     answers: Tensor
     moves: Tensor
     embeddings: Tensor | None
@@ -210,8 +215,8 @@ class Track:
             )
         if "score" in row:
             lines.append(
-                f"score of the predictions {row['score']:.4g}; of the exact answers "
-                f"{row['exact_score']:.4g}"
+                f"{self.score_name} of the predictions {row['score']:.4g}; of the exact answers "
+                f"{row['exact_score']:.4g} (lower is better)"
             )
         lines.append(str(self.cone))
         if self.changes and self.cone.crossed:
@@ -227,7 +232,28 @@ class Track:
             f"price of a node in 100 ticks: {100 * row['updates_a_tick']:.0f} updates, "
             f"{100 * row['packets_a_tick']:.0f} packets, {size(100 * row['bytes_a_tick'])}"
         )
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.advice] if self.advice else [])])
+
+    @cached_property
+    def advice(self) -> str:
+        """What would let nodes follow sooner, in a sentence; empty without changes."""
+        if not self.changes or not self.cone.crossed:
+            return ""
+        word, median = float(self.cone.ticks.mean()), float(self.recovery().median())
+        if self.rule in ("overwriting", "waiting") and self.restart is None:
+            return "What would help: rule='caching', or restart=30, since nodes stop after one pass"
+        if self.lease > word:
+            return (
+                f"What would help: a shorter lease, since word crosses the graph in {word:.0f} "
+                f"ticks, and nodes count on neighbours that are gone for {self.lease}"
+            )
+        if median <= QUICK * word:
+            return "What would help: only a faster network (smaller S and D, fewer losses)"
+        if self.rule == "balls":
+            return "What would help: changes that come less often, since word floods anew at each"
+        if self.rule == "gradient":
+            return "What would help: rule='messages', or rule='balls' where nodes may know all"
+        return "What would help: rule='balls', where nodes may know the whole graph"
 
     # -- pictures ----------------------------------------------------------------------------------
 

@@ -61,6 +61,8 @@ class Observer:
             for name in ("error", "lag", "since", "updates", "packets", "bytes", "score", "h")
         }
         self.times: list[int] = []
+        name = getattr(score, "__name__", "score")
+        self.score_name = "score" if name == "<lambda>" else name
         self.best: list[float] = []  # the score of the exact answer of every frame
 
     # -- the bill ----------------------------------------------------------------------------------
@@ -106,6 +108,7 @@ class Observer:
         out = self.model.read(value, self.inputs)
         if self.score is None and y is not None and y.dim() and y.size(0) == out.size(0):
             metric = choose(None, None, out, y)
+            self.score_name = "share of wrong nodes" if metric.higher_is_better else metric.name
             if metric.higher_is_better:  # accuracy: its complement
                 self.score = lambda out, data: 1.0 - float(metric(out, data.y))
             else:
@@ -176,6 +179,7 @@ class Observer:
             bytes=stacked["bytes"],
             score=stacked.get("score"),
             exact_score=self.best or None,
+            score_name=self.score_name,
             answers=torch.stack(self.answers),
             moves=torch.tensor(self.moves, dtype=torch.float64),
             embeddings=stacked.get("h"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data, HeteroData
 
-from hogwild.errors import InputError
+from hogwild.errors import HogwildError, InputError
 from hogwild.graph.graph import Graph
 
 SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
@@ -41,6 +41,17 @@ def graphs_of(data: Any) -> list[Data]:
             f"Batch, or a non-empty list of Data"
         )
     return found
+
+
+def require_tensors(graph: Data, name: str, error: type[HogwildError] = InputError) -> None:
+    """Raise if the graph called ``name`` has no node features or no edges."""
+    lacks = [key for key in ("x", "edge_index") if not isinstance(graph.get(key), Tensor)]
+    if lacks:
+        constant = ": nodes without features may all have a 1, x = torch.ones(num_nodes, 1)"
+        raise error(
+            f"{name} lacks {' and '.join(lacks)}; expected tensors of node features x and of edges "
+            f"edge_index{constant * ('x' in lacks)}"
+        )
 
 
 def require_whole(graph: Data) -> None:
@@ -100,8 +111,7 @@ class Inputs:
         graphs = graphs_of(data)
         for graph in graphs:
             require_whole(graph)
-            if not isinstance(graph.x, Tensor) or not isinstance(graph.edge_index, Tensor):
-                raise InputError("data lacks x or edge_index; expected node features and edges")
+            require_tensors(graph, "data")
         data = data if isinstance(data, Data) else Batch.from_data_list(graphs)
         if data.x.dim() < 2:
             raise InputError(

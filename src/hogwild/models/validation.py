@@ -57,8 +57,8 @@ def require_finite(name: str, value: Tensor | None) -> None:
     else:
         bad = (~torch.isfinite(value)).nonzero()
         raise FeatureError(
-            f"{name} holds {len(bad)} values that are NaN or infinite (first at "
-            f"{tuple(bad[0].tolist())}); expected finite numbers: impute or drop them"
+            f"{name} holds NaN or infinite values (first at {tuple(bad[0].tolist())}); expected "
+            f"finite numbers: impute or drop them"
         )
 
 
@@ -96,7 +96,9 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
                 f"{name} has dtype {t.dtype} and the model's parameters {like.dtype}; expected one "
                 f"dtype: use {name}.to({like.dtype}), or model.to({t.dtype})"
                 if t.is_floating_point()
-                else f"{name} has dtype {t.dtype}; expected floating-point features of {like.dtype}"
+                else f"{name} has dtype {t.dtype}; expected floating-point features of "
+                f"{like.dtype}: {name}.to({like.dtype}) for numbers, "
+                f"torch.nn.functional.one_hot for categories"
             )
     for name, t in (features | {"edge_index": edge_index}).items():
         if t.device != like.device:
@@ -108,7 +110,8 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     if conv.replicas is not None:
         shapes += f" or [{conv.replicas}, num_nodes, {conv.in_channels}]"
     if x.dim() < 2 or x.size(-1) != conv.in_channels or lead not in ((), (conv.replicas,)):
-        raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}")
+        column = ": a single feature is a column, x.unsqueeze(1)" * (x.dim() == 1)
+        raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}{column}")
     _check_edge_shapes(inputs, conv)
     if conv.validate and not unreadable(x):
         for name, t in features.items():

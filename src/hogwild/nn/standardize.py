@@ -100,7 +100,7 @@ class Standardize(nn.Module):
         return self
 
     def _check(self, given: Sequence[Tensor]) -> None:
-        for t in given:
+        for i, t in enumerate(given):
             if not isinstance(t, Tensor) or t.dim() != 2 or t.size(1) != self.channels:
                 what = list(t.shape) if isinstance(t, Tensor) else type(t).__name__
                 raise FeatureError(
@@ -108,8 +108,8 @@ class Standardize(nn.Module):
                 )
             if not bool(torch.isfinite(t).all()):
                 raise FeatureError(
-                    "features for the statistics hold NaN or infinite values; expected finite "
-                    "numbers: impute or drop them"
+                    f"features for the statistics hold NaN or infinite values (first in graph "
+                    f"{i}); expected finite numbers: impute or drop them"
                 )
         if not sum(t.size(0) for t in given):
             raise FeatureError("there are no features to standardise; expected at least one row")

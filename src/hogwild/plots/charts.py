@@ -59,6 +59,8 @@ def _converging(ax: Axes, runs: Mapping[str, Run], x: str) -> None:
     ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
     ax.set_xlabel("ticks" if x == "ticks" else "updates per node")
     ax.set_xlim(left=0)
+    if x == "ticks":
+        ax.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(integer=True))
     ax.grid(axis="y", linewidth=0.3)
     if any(runs):
         ax.legend()
@@ -198,11 +200,10 @@ def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
             _performance(axes[0], result)
         _diagonal(axes[-1], result)
         panels(below, list(below.subplots(1, 2)), result.compared)
-        fig.suptitle(
-            f"{result.model} ({result.kind}), S = {result.settings.stagger}, "
-            f"D = {result.settings.delay}",
-            fontsize=9,
-        )
+        made = result.settings
+        impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
+        head = f"{result.model} ({result.kind}), S = {made.stagger}, D = {made.delay}{impaired}"
+        fig.suptitle(textwrap.fill(head, 80), fontsize=9)
     return fig
 
 

@@ -102,12 +102,23 @@ def panel(ax: Axes, several: Mapping[str, Deadlines], cost: str) -> None:
     ax.set_xscale("log")
     if np.isfinite(least):
         ax.set_xlim(left=least)
+    _ticks(ax)
     if first.metric is None:
         ax.set_yscale("log")
     elif first.metric.percent:
         ax.yaxis.set_major_formatter(need("matplotlib.ticker").PercentFormatter(1.0))
     ax.set_xlabel(COSTS[cost])
     ax.grid(axis="y", linewidth=0.3, color=INK, alpha=0.3)
+
+
+def _ticks(ax: Axes) -> None:
+    """Marks on a logarithmic axis whose labels do not touch: powers of ten, or plain numbers where
+    there would be too few of them."""
+    ticker, (low, high) = need("matplotlib.ticker"), ax.get_xlim()
+    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
+    if high < 300 * low:
+        ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1, 3)))
+        ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:,g}"))
 
 
 def _label(one: Deadlines) -> str:

@@ -55,7 +55,7 @@ def tracking(track: Track | Mapping[str, Track], path: str | Path | None = None)
         axes[1].set_ylabel("lag (ticks)")
         axes[1].set_ylim(bottom=0)
         if scored:
-            axes[2].set_ylabel("score")
+            axes[2].set_ylabel(first.score_name)
             _frame_scores(axes[2], tracks)
         axes[-1].set_xlabel("ticks; vertical lines: the graph or its features change")
         axes[-1].set_xlim(0, first.scenario.length)

@@ -30,12 +30,6 @@ def parts(count: int, folds: int | None, seed: int, strata: Tensor | None = None
     equal shares."""
     everything = torch.arange(count)
     if count < 3:
-        warnings.warn(
-            f"{count} graph{'s' if count > 1 else ''} and no masks of nodes: the model is trained "
-            f"and tested on the same nodes, so the test metric says nothing about new graphs; "
-            f"expected at least three graphs, or train_mask, val_mask and test_mask",
-            stacklevel=2,
-        )
         return [Split(everything, everything[:0], everything)]
     if folds is None:
         return [shares(count, seed, strata)]
@@ -83,6 +77,14 @@ class OwnTask(Task):
         self._splits: list[Split] | None = None
         if first.get("train_mask") is not None:
             self.graphs, self._splits = views(given)
+        elif len(given) < 3:
+            warnings.warn(
+                f"{len(given)} graph{'s' if len(given) > 1 else ''} and no masks of nodes: the "
+                f"model is trained and tested on the same nodes, so the test metric says nothing "
+                f"about new graphs; expected at least three graphs, or train_mask, val_mask and "
+                f"test_mask",
+                stacklevel=2,
+            )
         classes = not first.y.is_floating_point()
         if classes and all(g.y.numel() == 1 for g in given):
             self.strata = torch.stack([g.y.reshape(()).cpu() for g in given])

@@ -16,6 +16,7 @@ from torch_geometric.data.data import BaseData
 from hogwild import tasks
 from hogwild.config import BY_TYPE
 from hogwild.errors import ConfigError, HogwildError, InputError, Rule, among
+from hogwild.graph.inputs import require_tensors
 from hogwild.tasks.base import Task
 from hogwild.training.own import OwnTask
 
@@ -123,9 +124,8 @@ def check_task(task: Any, what: str) -> Task:
                 f"{what}: {name}() cannot be called as {name}({', '.join(call)}) ({error})"
             ) from None
     for i, g in enumerate(task.graphs):
-        x, edges = g.get("x"), g.get("edge_index")
-        if not isinstance(x, Tensor) or not isinstance(edges, Tensor):
-            raise ConfigError(f"{what}: graph {i} lacks x or edge_index; expected both")
+        require_tensors(g, f"{what}: graph {i}", ConfigError)
+        x = g.x
         if x.dim() != 2 or x.size(1) != task.in_channels:
             raise ConfigError(
                 f"{what}: graph {i} has x of shape {list(x.shape)}; expected [nodes, "

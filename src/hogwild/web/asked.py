@@ -53,7 +53,8 @@ class Asked:
         certificates: A folder of ``hogwild keys``, of whom the agents call their controller.
 
     Raises:
-        ConfigError: An address is none, or Zenoh is needed and missing.
+        ConfigError: An address is none, or no host has its name; Zenoh is needed and missing; the
+            certificates cannot be used.
     """
 
     def __init__(self, addresses: Sequence[str], certificates: Path | None = None) -> None:
@@ -71,8 +72,15 @@ class Asked:
         for place in addresses:
             try:
                 endpoint(place, "an agent to watch")
+                host, _, port = place.rpartition("/")[2].rpartition(":")
+                socket.getaddrinfo(host.strip("[]"), int(port))
             except NodeError as error:
                 raise ConfigError(str(error)) from error
+            except (OSError, UnicodeError) as error:
+                raise ConfigError(
+                    f"an agent to watch has the address {place!r}, which cannot be resolved "
+                    f"({error}); expected HOST:PORT"
+                ) from error
         self._questions = _Questions(self, plain)
         if self._zenoh is not None:
             self._zenoh.follow(addresses)
@@ -227,7 +235,12 @@ class _Links:
         if certificates is not None:
             from hogwild_node.transports.tls import Certificates
 
-            self.tls = tls_settings(Certificates.of(certificates))
+            keys = Certificates.of(certificates)
+            try:
+                keys.check()
+            except NodeError as error:
+                raise ConfigError(str(error)) from error
+            self.tls = tls_settings(keys)
 
     def follow(self, places: Iterable[str]) -> None:
         """Have links to these addresses, too. Zenoh's own threads call it."""

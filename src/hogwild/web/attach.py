@@ -106,7 +106,8 @@ class Attached(Exchange):
     def _snapshot(self, sight: Sight) -> bytes:
         n = len(sight.ground.names)
         answer, stale, done = (np.full(n, np.nan, np.float32) for _ in range(3))
-        spent, residual = np.zeros(3), 0.0
+        nothing = 0.0 if sight.agents else math.nan  # nobody speaks: what was spent is not known
+        spent, residual = np.full(3, nothing), nothing
         for i, words in sight.agents.items():
             answer[i], stale[i], done[i] = words.answer, words.staleness / UNIT, words.settled
             spent += words.spent

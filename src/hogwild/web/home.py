@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> Give
             f"the graph is a {type(graph).__name__}; expected one torch_geometric.data.Data with "
             f"x and edge_index"
         )
-    found = runnable(model)
+    found = deepcopy(runnable(model)).eval()  # as simulate runs it
     given = Given(found, graph.clone(), title, classes)
     out = found.predict(given.data())
     if out.dim() != 2 or out.size(0) != given.nodes:

@@ -146,5 +146,5 @@ def test_features_that_are_no_numbers_are_refused():
     """Before any tick, as the models of this library refuse them."""
     data = Data(x=torch.full((2, 3), float("nan")), edge_index=torch.tensor([[0, 1], [1, 0]]))
     for ask in (simulate, certify):
-        with pytest.raises(FeatureError, match="x holds 6 values that are NaN or infinite"):
+        with pytest.raises(FeatureError, match="x holds NaN or infinite values"):
             ask(pyg.GCN(3, 4, 2, 1).eval(), data)

@@ -35,8 +35,9 @@ class Certificates:
         where = Path(folder)
         return cls(where / "authority.pem", where / "certificate.pem", where / "key.pem")
 
-    def check(self, name: str) -> None:
-        """Check that these files are usable now and belong to the agent of this name.
+    def check(self, name: str | None = None) -> None:
+        """Check that these files are usable now and belong to the agent of this name, if it is
+        known.
 
         The agent shakes hands with itself in memory. The handshake checks what neighbours will
         check: the key fits the certificate, the authority signed it, and it is valid today.
@@ -44,12 +45,10 @@ class Certificates:
         Raises:
             SetupError: Neighbours would refuse the agent.
         """
+        folder = "a folder" if name is None else f"the folder of agent {name}"
         for path in (self.authority, self.certificate, self.key):
             if not path.is_file():
-                raise SetupError(
-                    f"{path} is missing; expected the folder of agent {name} that `hogwild keys` "
-                    f"made"
-                )
+                raise SetupError(f"{path} is missing; expected {folder} that `hogwild keys` made")
         try:
             found = _shake(self._context(server=True), self._context(server=False))
         except ssl.SSLCertVerificationError as error:
@@ -61,13 +60,13 @@ class Certificates:
         except ssl.SSLError as error:
             raise SetupError(
                 f"the certificates beside {self.certificate} cannot be used: {_why(error)}; "
-                f"expected the folder of agent {name} that `hogwild keys` made"
+                f"expected {folder} that `hogwild keys` made"
             ) from error
         except OSError as error:
             raise SetupError(
                 f"the certificates beside {self.certificate} cannot be read: {error.strerror}"
             ) from error
-        if found != name:
+        if name is not None and found != name:
             raise SetupError(
                 f"{self.certificate} is the certificate of {found}, and this agent is {name}; "
                 f"expected the folder of agent {name}"

@@ -77,7 +77,8 @@ class UDPTransport(Transport):
                 self.socket.setsockopt(socket.SOL_SOCKET, STAMP, 1)
         self.addresses: dict[str, tuple[str, int]] = {}
         self.names: dict[tuple[str, int], str] = {}
-        self.foreign = 0
+        self.foreign: str | None = None
+        """The first address without a neighbour from which a datagram came."""
         self.asked: dict[Any, int] = {}
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
@@ -91,8 +92,13 @@ class UDPTransport(Transport):
                     f"neighbour {name} has the address {text!r}, which cannot be resolved "
                     f"({error}); expected HOST:PORT"
                 ) from error
-            where = found[0][4]
-            addresses[name] = (str(where[0]), int(where[1]))
+            where = str(found[0][4][0]), int(found[0][4][1])
+            if where in addresses.values():
+                raise SetupError(
+                    f"neighbour {name} has the address {text!r} of another neighbour; expected an "
+                    f"address for each"
+                )
+            addresses[name] = where
         self.addresses = addresses
         self.names = {where: name for name, where in self.addresses.items()}
 
@@ -114,11 +120,17 @@ class UDPTransport(Transport):
             name = self.names.get(where[:2])
             if name is not None:
                 found.append(Received(name, raw, _arrival(extra)))
-            elif raw.startswith(QUESTION) and len(self.asked) < ASKED:
-                self.asked[where] = len(raw)
-            else:
-                self.foreign += 1
+            elif raw.startswith(QUESTION):
+                if len(self.asked) < ASKED:
+                    self.asked[where] = len(raw)
+            elif self.foreign is None:
+                self.foreign = f"{where[0]}:{where[1]}"
         return found
+
+    def refusal(self, name: str) -> str | None:
+        if self.foreign is None:
+            return None
+        return f"no word from it; packets come from {self.foreign}, where no neighbour listens"
 
     def tell(self, line: Callable[[], str]) -> None:
         asked, self.asked = self.asked, {}
