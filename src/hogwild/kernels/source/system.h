@@ -106,7 +106,12 @@ struct System {
             }
             for (int e = v.ptr[i]; e < v.ptr[i + 1]; ++e) {
                 T far[STATE], row[EDGE];
-                load<STATE>(state + (size_t)v.src[e] * STATE, far);
+#if HOG_GPU
+                load<STATE>(state + (size_t)v.src[e] * STATE, far);  // one read; w is not used
+#else
+                // Without w, which another thread may be writing.
+                HOG_EACH(c, K) far[c] = state[(size_t)v.src[e] * STATE + c];
+#endif
                 load<EDGE>(edge + (size_t)e * EDGE, row);
                 HOG_EACH(m, M) HOG_EACH(c, K) z[m] += row[m * K + c] * far[c];
                 HOG_EACH(a, K) HOG_EACH(c, K) out[a] += row[M * K + a * K + c] * far[c];
