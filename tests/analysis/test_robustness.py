@@ -396,5 +396,5 @@ def test_no_rule_is_advised_where_no_packet_ever_arrives(rule):
 def test_targets_that_are_no_numbers_are_refused():
     data = Data(x=torch.randn(2, 3), edge_index=torch.tensor([[0, 1], [1, 0]]))
     data.y = torch.tensor([[1.0], [float("nan")]])
-    with pytest.raises(InputError, match="the target holds 1 values that are NaN"):
+    with pytest.raises(InputError, match="NaN values in the target: 1"):
         hogwild.robustness(EnergyGNN(3, out_channels=1), data, runs=1)

@@ -20,10 +20,10 @@ def verdict(of: Robustness) -> str:
     if good == total:
         word, why = _arrived(of)
         return (
-            f"{word}: {good} of {schedules(total)} end at the synchronous answer (relative "
-            f"deviation at most {float(run.deviation.max()):.1g}). {why}."
+            f"{word}: {good} of {schedules(total)} end{'s' if good == 1 else ''} at the "
+            f"synchronous answer (relative deviation at most {float(run.deviation.max()):.1g}). {why}."
         )
-    effect = _effect(of)
+    effect, are = _effect(of), "is" if total - good == 1 else "are"
     made = of.settings
     silent = [i for i in made.impairments if not (i.recurs or i.bound(made.stagger, made.delay))]
     if silent:
@@ -31,7 +31,7 @@ def verdict(of: Robustness) -> str:
         return (
             f"Not converged, and no further tick helps: "
             f"{'no packet ever arrives' if total_loss else 'some packets may never arrive'} under "
-            f"{silent[0]!r}, so that {total - good} of {schedules(total)} are up to "
+            f"{silent[0]!r}, so that {total - good} of {schedules(total)} {are} up to "
             f"{float(run.deviation.max()):.2g} (relative) from the synchronous answer{effect}. "
             f"A node cannot know what it never hears, under any rule. What to do: let packets "
             f"through now and then."
@@ -53,7 +53,7 @@ def verdict(of: Robustness) -> str:
     if run.stalled:
         ended = f"Stopped at tick {run.ticks}, as runs no longer come nearer"
     return (
-        f"{ended}: {total - good} of {schedules(total)} are "
+        f"{ended}: {total - good} of {schedules(total)} {are} "
         f"still up to {float(run.deviation.max()):.2g} (relative) from the synchronous answer"
         f"{effect}. {_missing(of)}."
     )

@@ -55,7 +55,7 @@ def score_of(
         return None
     if target.is_floating_point() and bool(target.isnan().any()):
         raise InputError(
-            f"the target holds {int(target.isnan().sum())} values that are NaN; expected numbers, "
+            f"NaN values in the target: {int(target.isnan().sum())}; expected numbers, "
             f"or target= and mask= without those that are missing"
         )
     chosen = prediction

@@ -45,26 +45,25 @@ class Ages:
     """Ages of what nodes used: how often each age occurred."""
 
     def __init__(self) -> None:
-        self._counts: Tensor | Callable[[], Tensor] = torch.zeros(0, dtype=torch.long)
+        self._added = torch.zeros(0, dtype=torch.long)
+        self._compiled: Callable[[], Tensor] | None = None
 
     @property
     def counts(self) -> Tensor:
         """How often each age occurred, [largest age + 1]."""
-        return self._counts if isinstance(self._counts, Tensor) else self._counts()
+        return self._added if self._compiled is None else _sum(self._compiled(), self._added)
 
-    @counts.setter
-    def counts(self, counts: Tensor | Callable[[], Tensor]) -> None:
-        """A function is asked when somebody wants to know."""
-        self._counts = counts
+    def count_in(self, compiled: Callable[[], Tensor]) -> None:
+        """Ticks in compiled code count, too, from :attr:`counts` on. The function is asked when
+        somebody wants to know."""
+        self._compiled, self._added = compiled, self._added[:0]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_counts": self.counts}
+        return {"_added": self.counts, "_compiled": None}
 
     def add(self, ages: Tensor) -> None:
         if ages.numel():
-            seen = torch.bincount(ages, minlength=self.counts.numel())
-            seen[: self.counts.numel()] += self.counts.to(seen.device)
-            self.counts = seen
+            self._added = _sum(torch.bincount(ages), self._added)
 
     @property
     def largest(self) -> int:
@@ -75,6 +74,14 @@ class Ages:
         total = self.counts.sum().clamp_min(1)
         ages = torch.arange(self.counts.numel(), device=self.counts.device)
         return float((ages * self.counts).sum() / total)
+
+
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    """The sum of counts of different lengths."""
+    out = one.new_zeros(max(one.numel(), other.numel()))
+    out[: one.numel()] += one
+    out[: other.numel()] += other.to(out.device)
+    return out
 
 
 @dataclass
@@ -198,7 +205,9 @@ class Simulation:
             return None
         ages = (self.tally.packet_age.counts, self.tally.content_age.counts)
         numbers = self.rule.channels + self.rule.letter
-        return Post(self.graph, self.outbox.depth, numbers, ages, self._arrays())
+        post = Post(self.graph, self.outbox.depth, numbers, ages, self._arrays())
+        self._count_in(post)
+        return post
 
     def _launched(self) -> CudaTicks | str:
         """Ticks in two launches on a GPU; or why there are none."""
@@ -219,9 +228,13 @@ class Simulation:
             return str(error)
         if isinstance(timetable, Schedule):
             timetable.taken(ticks.settle)
-        tally.packet_age.counts = partial(ticks.counts, 0)
-        tally.content_age.counts = partial(ticks.counts, 1)
+        self._count_in(ticks)
         return ticks
+
+    def _count_in(self, compiled: Post | CudaTicks) -> None:
+        """Count the ages of compiled ticks, too."""
+        self.tally.packet_age.count_in(partial(compiled.counts, 0))
+        self.tally.content_age.count_in(partial(compiled.counts, 1))
 
     def _follow(self, after: After) -> None:
         """What nodes hold on the edges that stay, and which of the nodes were done."""
@@ -276,7 +289,7 @@ class Simulation:
             post.make_room(self.time)
             self.outbox.time = self.time
             if kernel.tick(clock.at, self.time, post.at):
-                self._counted(post)
+                self.idle = 0
         else:
             self.step()
             return
@@ -309,13 +322,7 @@ class Simulation:
         post.make_room(tick.time)
         first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
         kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
-        self._counted(post)
-
-    def _counted(self, post: Post) -> None:
-        """Compiled updates have counted ages; who asks gets what they know then."""
         self.idle = 0
-        self.tally.packet_age.counts = partial(post.counts, 0)
-        self.tally.content_age.counts = partial(post.counts, 1)
 
     def _update(self, tick: Tick) -> None:
         at, nodes, edges = tick.at, tick.nodes, tick.edges
