@@ -21,7 +21,8 @@ def verdict(of: Robustness) -> str:
         word, why = _arrived(of)
         return (
             f"{word}: {good} of {schedules(total)} end{'s' if good == 1 else ''} at the "
-            f"synchronous answer (relative deviation at most {float(run.deviation.max()):.1g}). {why}."
+            f"synchronous answer (relative deviation at most {float(run.deviation.max()):.1g}). "
+            f"{why}."
         )
     effect, are = _effect(of), "is" if total - good == 1 else "are"
     made = of.settings
