@@ -119,6 +119,8 @@ def found() -> Library | Missing:
             "C++ compiler)"
         )
     levels = list(LEVELS)
+    if asked not in ("", "on", NATIVE, *levels):
+        return Missing(f"{SWITCH}={asked}; expected on, off or one of {', '.join(levels)}")
     if asked in levels and asked not in names:
         return Missing(
             f"{SWITCH}={asked}, and the library is compiled for {', '.join(sorted(names))} "
