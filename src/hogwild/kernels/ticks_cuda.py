@@ -63,6 +63,10 @@ class Shape:
         nodes: Most nodes of a batch.
         single: Whether numbers are in single precision.
         hubs: Whether a node has more edges than a block has threads.
+        lanes: Threads that compute a node together, beside their edges; 0: nodes have warps of
+            their own.
+        range: Most nodes of a block.
+        registers: Registers of a thread.
     """
 
     design: Design
@@ -72,6 +76,9 @@ class Shape:
     nodes: int
     single: bool = False
     hubs: bool = True
+    lanes: int = 0
+    range: int = RANGE
+    registers: int = 128
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Numbers in the context, and in the weights, of the three networks."""
@@ -112,22 +119,25 @@ class Shape:
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
         numbers = t * (self.row + 2 + gather) + self.nodes * (self.node_row + 2 + tell)
-        long = 2 * self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
-        whole = 2 * RANGE + 1 + 2 * t + 1 + self.all // 32
-        return self.bytes * numbers + 8 * long + 4 * whole + 16
+        loop, update = (weights for _, weights in self._sizes()[1:])
+        copied = self.weights if self.replicas else loop + update if self.lanes else 0
+        long = 2 * self.nodes + -(-copied // 2) * 2
+        whole = 2 * self.range + 1 + 2 * t + 1 + self.all // 32
+        return self.bytes * numbers + 8 * long + 4 * whole + self.range
 
     @property
     def all(self) -> int:
         """Threads of a block: those with an edge, then those with a node, in warps of their own."""
-        return self.threads + -(-self.nodes // 32) * 32
+        return self.threads + (0 if self.lanes else -(-self.nodes // 32) * 32)
 
     @property
     def resident(self) -> int:
         """Blocks that share a multiprocessor, as far as registers and shared memory go."""
         return max(
             min(
-                cuda.REGISTERS // (REGISTERS[self.single] * self.all),
-                232_000 // (self.shared + 1024),
+                cuda.REGISTERS // (self.registers * self.all),
+                233_472 // (-(-self.shared // 128) * 128 + 1024),
+                32,
             ),
             1,
         )
@@ -135,8 +145,8 @@ class Shape:
     def text(self) -> str:
         """The source for these constants."""
         numbers = {
-            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
-            "FINDERS": FINDERS,
+            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": self.range,
+            "FINDERS": FINDERS, "LANES": self.lanes,
             "WEIGHTS": self.weights, "FEW": int(not self.replicas), "NODES": self.nodes,
             "HUBS": int(self.hubs), "REAL": "float" if self.single else "double",
         }  # fmt: skip
@@ -170,11 +180,23 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     degree = graph.num_edges / max(graph.num_nodes, 1)
     most = int(graph.in_degree.max()) if graph.num_nodes else 0
     single, several = h.dtype == torch.float32, h.shape[0] > 1
-    for threads in THREADS[single]:
+    variant = os.environ.get("HOGWILD_TICKS_VARIANT", "old")
+    registers, counts, limit = REGISTERS[single], THREADS[single], RANGE
+    if variant != "old" and step != 2:
+        asked = variant.split("-")
+        counts = tuple(c for c in (128, 64, 32) if c <= int(asked[0]))
+        limit = int(asked[1])
+        registers = int(asked[2 if single else 3])
+    for threads in counts:
         nodes = 8
         while nodes < threads and nodes * degree < 0.9 * threads:
             nodes *= 2
-        shape = Shape(design, step, several, threads, nodes, single, most > threads)
+        lanes = min(threads // nodes, 32) if variant != "old" and step != 2 else 0
+        if lanes:
+            nodes = threads // lanes
+        shape = Shape(
+            design, step, several, threads, nodes, single, most > threads, lanes, limit, registers
+        )
         if shape.shared <= room:
             return shape
     return None
@@ -352,7 +374,7 @@ class CudaTicks:
     def _blocks(self, nodes: int) -> tuple[int, int]:
         """Blocks of a launch, and nodes of a block: enough blocks for all multiprocessors."""
         wanted = 2 * driver.multiprocessors(_index(self.device)) * self.shape.resident
-        size = RANGE
+        size = self.shape.range
         while size > 8 and nodes < size * wanted:
             size //= 2
         return -(-nodes // size), size

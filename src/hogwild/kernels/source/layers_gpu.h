@@ -56,6 +56,95 @@ HOG_FN void forward_from(const Real* W, const Real* q, const Real* y, const Real
     if constexpr (!last) forward_from<N, l + 1>(W, q, y, next, s, a, value);
 }
 
+// -- one network on several lanes ------------------------------------------------------------------
+//
+// G lanes of a warp that are next to each other compute one network. Lane `part` has the units part, part + G,
+// ... of every layer, and computes the last unit again where it has none. All lanes of a warp take part.
+
+/// The units of `n` that each of G lanes has.
+template <int G>
+HOG_FN constexpr int share_of(int n) {
+    return (n + G - 1) / G;
+}
+/// The hidden units that each of G lanes has below layer l.
+template <class N, int G>
+HOG_FN constexpr int share_below(int l) {
+    int n = 0;
+    for (int m = 0; m < l; ++m) n += share_of<G>(N::w(m));
+    return n;
+}
+/// The x-th unit of a lane, of `n` units.
+template <int G, int n>
+HOG_FN int unit_of(int part, int x) {
+    const int i = x * G + part;
+    return (x + 1) * G <= n || i < n ? i : n - 1;
+}
+/// All `n` numbers of a layer from the shares of the lanes.
+template <int G, int n>
+HOG_FN void tell_lanes(const Real* share, Real* all) {
+    HOG_EACH(i, n) all[i] = G == 1 ? share[i] : (Real)__shfl_sync(~0u, share[i / G], i % G, G);
+}
+
+/// f(y) from layer l on, as `forward_from`; `s` gets the slopes of this lane's units.
+template <class N, int G, int l = 0>
+HOG_FN void forward_shared(int part, const Real* W, const Real* q, const Real* y, const Real* z, Real* s,
+                           Real* value) {
+    constexpr int D = N::D(), width = N::w(l), before = N::before(l), at = N::q(l);
+    constexpr int units = share_of<G>(width), first = share_below<N, G>(l);
+    constexpr bool last = l + 1 == N::L();
+    const Real *Wy = W + N::p(l), *Wz = Wy + width * D;
+    Real gated[D + before], share[units], next[width];
+    HOG_EACH(j, D) gated[j] = q[at + j] * y[j];
+    HOG_EACH(j, before) gated[D + j] = q[at + D + width + j] * z[j];
+    HOG_EACH(x, units) {
+        const int i = unit_of<G, width>(part, x);
+        Real sum = q[at + D + i], other = 0;  // two sums, which do not wait for each other
+        HOG_EACH(j, D) sum += Wy[i * D + j] * gated[j];
+        HOG_EACH(j, before) other += Wz[i * before + j] * gated[D + j];
+        if (before) sum += other;
+        if constexpr (last) share[x] = sum;
+        else share[x] = activate(N::act(), sum, s[first + x]);
+    }
+    tell_lanes<G, width>(share, last ? value : next);
+    if constexpr (!last) forward_shared<N, G, l + 1>(part, W, q, y, next, s, value);
+}
+
+/// Adds to `out` what the weights `top` on the pre-activations of layer l send back to this lane's inputs.
+template <class N, int G, int l = N::L() - 1>
+HOG_FN void pull_shared(int part, const Real* W, const Real* q, const Real* s, const Real* top, Real* out) {
+    constexpr int D = N::D(), width = N::w(l), before = N::before(l), at = N::q(l);
+    const Real *Wy = W + N::p(l), *Wz = Wy + width * D;
+    HOG_EACH(x, share_of<G>(D)) {
+        const int j = unit_of<G, D>(part, x);
+        Real sum = 0;
+        HOG_EACH(i, width) sum += Wy[i * D + j] * top[i];
+        out[x] += q[at + j] * sum;
+    }
+    if constexpr (l > 0) {
+        constexpr int units = share_of<G>(before), first = share_below<N, G>(l - 1);
+        Real share[units], below[before];
+        HOG_EACH(x, units) {
+            const int m = unit_of<G, before>(part, x);
+            Real sum = 0;
+            HOG_EACH(i, width) sum += Wz[i * before + m] * top[i];
+            share[x] = sum * q[at + D + width + m] * s[first + x];
+        }
+        tell_lanes<G, before>(share, below);
+        pull_shared<N, G, l - 1>(part, W, q, s, below, out);
+    }
+}
+
+/// The gradient J' p, which all lanes get.
+template <class N, int G>
+HOG_FN void gradient_shared(int part, const Real* W, const Real* q, const Real* s, const Real* p, Real* out) {
+    Real share[share_of<G>(N::D())];
+    HOG_EACH(x, share_of<G>(N::D())) share[x] = 0;
+    pull_shared<N, G>(part, W, q, s, p, share);
+    tell_lanes<G, N::D()>(share, out);
+}
+
+// -- one network on one lane -----------------------------------------------------------------------
+
 /// Adds to `out` [D] what the weights `top` on the pre-activations of layer l send back to y.
 /// `visit(unit, felt)` gets the sensitivity of every hidden unit below, before its slope.
 template <class N, int l, class Visit>

@@ -11,14 +11,19 @@
 
 namespace hog {
 
+// Weights of messages along edges. Weights that are copied to shared memory, in numbers of eight bytes: all of
+// them with several replicas, otherwise those of nodes where lanes that compute one node read different ones.
+#define HOG_OF_EDGES (HOG_HEADS * MessageNet::weights())
+#define HOG_COPIED (!HOG_FEW ? HOG_WEIGHTS : HOG_LANES ? HOG_WEIGHTS - HOG_OF_EDGES : 0)
+#define HOG_KEPT ((HOG_COPIED + 1) / 2 * 2)
 #define HOG_UNITS (HOG_HEADS * MessageNet::hidden())  // hidden units of all messages along an edge
 
 /// The turns with the updates.
 class Team : public Turns {
   public:
     HOG_METHOD Team(long long time_, int what_, double* shared)
-        : Turns(time_, what_, shared + (HOG_FEW ? 0 : (HOG_WEIGHTS + 1) / 2 * 2)),
-          w(HOG_FEW ? hog_weights : (const Real*)shared) {}
+        : Turns(time_, what_, shared + HOG_KEPT), w(HOG_FEW ? hog_weights : (const Real*)shared),
+          w_nodes(HOG_LANES && HOG_FEW ? (const Real*)shared : w + HOG_OF_EDGES) {}
 
     /// List the nodes whose turn it is; returns how many there are.
     HOG_METHOD int begin() {
@@ -42,13 +47,14 @@ class Team : public Turns {
     using Turns::report;
 
   private:
-    const Real* w;
+    const Real *w, *w_nodes;  // all weights; those of the networks of nodes
     Real now[HOG_K];
 
     // -- the updates -------------------------------------------------------------------------------
 
     /// The nodes make their steps, and tell them to the threads of their edges.
     HOG_METHOD void step() {
+        HOG_EACH(c, HOG_K) now[c] = 0;
         if (has_node()) {
             Real* h = hog_ticks.h + replica * HOG_K * hog_ticks.nodes + i;
             Real* packet = hog_ticks.node + (mine * hog_ticks.replicas + replica) * HOG_K;
@@ -76,13 +82,14 @@ class Team : public Turns {
                 const double rate = trust;
 #endif
                 now[c] = (Real)(at[c] - rate * g[c]);
+                if (part != c % (HOG_LANES ? HOG_LANES : 1)) continue;
                 h[c * hog_ticks.nodes] = now[c];
                 packet[c] = now[c];
                 tell[c * HOG_NODES + spot] = now[c];
             }
         }
         wait_for_copies();
-        __syncthreads();
+        meet();
     }
 
     HOG_METHOD const Real* head(int hd) const { return w + hd * MessageNet::weights(); }
@@ -111,12 +118,12 @@ class Team : public Turns {
 
     /// Take the edges of a round again, with what their threads knew of them.
     HOG_METHOD void again(int round) {
-        __syncthreads();
+        meet();
         take(round);
         fetch_edges(round);
         listen(false);
         wait_for_copies();
-        __syncthreads();
+        meet();
     }
 
     /// What a thread knows of its node.
@@ -126,15 +133,21 @@ class Team : public Turns {
         Real block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
 #endif
     };
-    HOG_METHOD const Real* w_loop() const { return head(HOG_HEADS); }
+    HOG_METHOD const Real* w_loop() const { return w_nodes; }
     HOG_METHOD const Real* w_up() const { return w_loop() + LoopNet::weights(); }
-    HOG_METHOD const Real* q_loop() const { return of_nodes + spot * HOG_STRIDE(HOG_NODE_ROW); }
+    HOG_METHOD const Real* q_loop() const {  // lanes without a node take part in the work on others
+        return of_nodes + (!HOG_LANES || spot < nodes ? spot : nodes - 1) * HOG_STRIDE(HOG_NODE_ROW);
+    }
     HOG_METHOD const Real* q_up() const { return q_loop() + LoopNet::context(); }
     HOG_METHOD Real loop_weight() const { return q_up()[UpdateNet::context()]; }
 
     /// The node's message to itself.
     HOG_METHOD void message_to_self(Own& own, Real* slopes, Real* units) const {
+#if HOG_LANES
+        forward_shared<LoopNet, HOG_LANES>(part, w_loop(), q_loop(), now, nullptr, slopes, own.message);
+#else
         forward_from<LoopNet>(w_loop(), q_loop(), now, nullptr, slopes, units, own.message);
+#endif
         HOG_EACH(c, HOG_M) own.message[c] *= loop_weight();
     }
 
@@ -144,9 +157,15 @@ class Team : public Turns {
         const Real one = 1;
         HOG_EACH(c, HOG_M) y[c] = sums[c] + own.message[c];
         HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
+#if HOG_LANES
+        forward_shared<UpdateNet, HOG_LANES>(part, w_up(), q_up(), y, nullptr, s, value);
+#else
         forward_from<UpdateNet>(w_up(), q_up(), y, nullptr, s, a, value);
+#endif
         read_again();
-#if HOG_STEP == 2
+#if HOG_LANES
+        gradient_shared<UpdateNet, HOG_LANES>(part, w_up(), q_up(), s, &one, own.bar);
+#elif HOG_STEP == 2
         Real J[HOG_UN];
         expand_majorised<UpdateNet>(w_up(), q_up(), s, a, &one, J, own.bar, own.U);
         HOG_EACH(r, HOG_UN) HOG_EACH(c, r) own.U[c * HOG_UN + r] = own.U[r * HOG_UN + c];
@@ -155,14 +174,16 @@ class Team : public Turns {
 #else
         gradient_by<UpdateNet>(w_up(), q_up(), s, &one, own.bar);
 #endif
-        HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + spot] = own.bar[c];
+        if (leads()) HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + spot] = own.bar[c];
     }
 
     /// The derivatives of the node's energy, without what comes from its edges.
     HOG_METHOD void reply_to_self(Own& own, const Real* slopes, const Real* units) const {
         Real p[HOG_M], g[HOG_K];
         HOG_EACH(c, HOG_M) p[c] = loop_weight() * own.bar[c];
-#if HOG_STEP == 2
+#if HOG_LANES
+        gradient_shared<LoopNet, HOG_LANES>(part, w_loop(), q_loop(), slopes, p, g);
+#elif HOG_STEP == 2
         expand_majorised<LoopNet>(w_loop(), q_loop(), slopes, units, p, own.A, g, own.block);
         HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
         HOG_EACH(x, HOG_MK) own.A[x] *= loop_weight();
@@ -228,8 +249,17 @@ class Team : public Turns {
 
     /// The nodes compute the gradients of their energies; their letters go out.
     HOG_METHOD void send() {
+#if HOG_LANES
+        Real slopes[HOG_UNITS + 1], units[HOG_UNITS + 1];  // of the thread's edge
+        Real own_slopes[share_below<LoopNet, HOG_LANES>(LoopNet::L() - 1) + 1], *own_units = nullptr;
+        const bool works = true;
+#else
+        // A thread has an edge or a node: both use the same registers.
         constexpr int most_units = HOG_UNITS > LoopNet::hidden() ? HOG_UNITS : LoopNet::hidden();
-        Real slopes[most_units + 1], units[most_units + 1];  // of the thread's edge, or of its node
+        Real slopes[most_units + 1], units[most_units + 1];
+        Real *own_slopes = slopes, *own_units = units;
+        const bool works = has_node();
+#endif
         Real sums[HOG_M], added[HOG_SUMS];
         Own node;
         int round = 0;
@@ -242,13 +272,13 @@ class Team : public Turns {
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
             }
-            if (has_node() && round == 0) message_to_self(node, slopes, units);
-            __syncthreads();
+            if (works && round == 0) message_to_self(node, own_slopes, own_units);
+            meet();
             if (has_node()) add_gathered<HOG_M>(round, sums);
             round += HOG_THREADS;
         } while (round < edges);
-        if (has_node()) evaluate(sums, node);
-        __syncthreads();
+        if (works) evaluate(sums, node);
+        meet();
         round = 0;
         do {
             if (several) {
@@ -257,12 +287,12 @@ class Team : public Turns {
                 if (edge.on) message(ignored, slopes, units);
             }
             if (edge.on) reply(slopes, units);
-            if (has_node() && round == 0) reply_to_self(node, slopes, units);
-            __syncthreads();
+            if (works && round == 0) reply_to_self(node, own_slopes, own_units);
+            meet();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
             round += HOG_THREADS;
         } while (round < edges);
-        if (has_node()) remember(node, added);
+        if (leads()) remember(node, added);
     }
 
     HOG_METHOD void remember(Own& own, Real* added) const {
@@ -307,10 +337,10 @@ extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8) hog_find(long long 
 
 extern "C" __global__ void __launch_bounds__(HOG_ALL, HOG_RESIDENT) hog_tick(long long time, int what) {
     HOG_SHARED(shared);
-#if !HOG_FEW
-    const Real* from = hog_ticks.weights + (long long)blockIdx.y * HOG_WEIGHTS;
-    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_ALL) ((Real*)shared)[i] = from[i];
-    __syncthreads();
+#if HOG_LANES || !HOG_FEW
+    const Real* from = hog_ticks.weights + (long long)blockIdx.y * HOG_WEIGHTS + (HOG_WEIGHTS - HOG_COPIED);
+    for (int i = threadIdx.x; i < HOG_COPIED; i += HOG_ALL) ((Real*)shared)[i] = from[i];
+    meet();
 #endif
     Team team(time, what, shared);
     const int listed = team.begin();

@@ -10,8 +10,13 @@ namespace hog {
 enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
 enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 
-// Threads of a block: those with an edge, then those with a node, in warps of their own.
+// Threads of a block: those with an edge, then those with a node, in warps of their own. With HOG_LANES, all
+// threads take an edge, and HOG_LANES of them compute a node together.
+#if HOG_LANES
+#define HOG_ALL HOG_THREADS
+#else
 #define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
+#endif
 #define HOG_AGES 64  // ages that a block counts by itself
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
 #define HOG_D (HOG_ENDS * HOG_K)
@@ -68,6 +73,16 @@ HOG_FN void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
+}
+
+/// The threads of a block wait for each other. A block of one warp needs no barrier.
+HOG_FN void meet() {
+    if (HOG_ALL == 32) __syncwarp();
+    else __syncthreads();
+}
+/// How many threads of the block say yes.
+HOG_FN int count_all(bool yes) {
+    return HOG_ALL == 32 ? __popc(__ballot_sync(~0u, yes)) : __syncthreads_count(yes);
 }
 
 // A time modulo 2^24 and the version of a packet: in the ring, the time of the packet's oldest content; of
@@ -168,7 +183,12 @@ struct Edge {
 class Turns {
   public:
     HOG_METHOD Turns(long long time_, int what_, double* shared)
-        : time(time_), what(what_), me(threadIdx.x), spot(threadIdx.x - HOG_THREADS), replica(blockIdx.y) {
+        : time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+#if HOG_LANES
+        spot = me / HOG_LANES, part = me % HOG_LANES;
+#else
+        spot = me - HOG_THREADS, part = 0;
+#endif
         start = blockIdx.x * hog_ticks.range;
         const int row = (int)(time % hog_ticks.rows);
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
@@ -178,21 +198,24 @@ class Turns {
         gather = of_nodes + HOG_NODES * HOG_STRIDE(HOG_NODE_ROW);
         tell = gather + HOG_THREADS * HOG_GATHER;
         int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
-        who = whole, whole += HOG_RANGE;
+        begins = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
         owner = whole, whole += HOG_THREADS;
         ages = whole, whole += HOG_THREADS;  // of the packets
         most = whole, whole += 1;            // the largest gap
-        found = whole;                       // nodes that each warp found
+        found = whole, whole += HOG_ALL / 32;  // nodes that each warp found
+        who = (unsigned char*)whole;
     }
 
   protected:
     long long time, start;
     int what, me, spot, replica;  // spot: the place of a thread with a node in the batch
+    int part;                     // the thread's place among those of its node
     int row_now, row_next;        // rows of this tick and of the next one in the ring
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
     long long *base, *letters;  // letters: where those of a node's new packet begin
-    int *who, *first, *owner, *ages, *most, *found;
+    unsigned char* who;         // the nodes whose turn it is, in the block's range
+    int *begins, *first, *owner, *ages, *most, *found;  // begins: the first edges of these nodes
     int listed, seated, nodes, edges;  // seated: the batch's first node in the list
 #if HOG_HUBS
     bool several;                      // whether the batch takes several rounds
@@ -203,6 +226,7 @@ class Turns {
     Edge edge;
 
     HOG_METHOD bool has_node() const { return spot >= 0 && spot < nodes; }
+    HOG_METHOD bool leads() const { return has_node() && part == 0; }  // one thread of a node
     HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
     HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
 
@@ -219,38 +243,39 @@ class Turns {
             if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
             const unsigned all = __ballot_sync(~0u, turn);
             if (lane_ == 0) found[warp] = __popc(all);
-            __syncthreads();
+            meet();
             int before = listed;
             for (int v = 0; v < warps; ++v) {
                 if (v < warp) before += found[v];
                 listed += found[v];
             }
-            if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (int)(at + me - from);
-            __syncthreads();
+            if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (unsigned char)(at + me - from);
+            meet();
         }
         if (warp == 0) {
             int sum = 0;
             for (int at = 0; at < listed; at += 32) {
                 const int a = at + lane_;
                 const long long node = start + who[a < listed ? a : 0];
-                int x = a < listed ? (int)(hog_ticks.begin[node + 1] - hog_ticks.begin[node]) : 0;
+                const int begin = (int)hog_ticks.begin[node];
+                int x = a < listed ? (int)hog_ticks.begin[node + 1] - begin : 0;
                 for (int o = 1; o < 32; o *= 2) {
                     const int other = __shfl_up_sync(~0u, x, o);
                     if (lane_ >= o) x += other;
                 }
-                if (a < listed) first[a + 1] = sum + x;
+                if (a < listed) first[a + 1] = sum + x, begins[a] = begin;
                 sum += __shfl_sync(~0u, x, 31);
             }
             if (lane_ == 0) first[0] = 0;
         }
-        __syncthreads();
+        meet();
     }
 
     /// The next batch.
     HOG_METHOD void seat(int a) {
         seated = a;
         const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
-        nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+        nodes = count_all(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
 #if HOG_HUBS
         several = nodes == 0;
         if (several) nodes = 1;
@@ -259,11 +284,11 @@ class Turns {
         if (has_node()) {
             i = start + who[a + spot];
             const int from = first_edge(spot), to = first_edge(spot + 1);
-            base[spot] = hog_ticks.begin[i] - from;
+            if (part == 0) base[spot] = begins[a + spot] - from;
             if (!several)
-                for (int e = from; e < to; ++e) owner[e] = spot;
+                for (int e = from + part; e < to; e += HOG_LANES ? HOG_LANES : 1) owner[e] = spot;
         }
-        __syncthreads();
+        meet();
     }
 
     // -- what they hear ----------------------------------------------------------------------------
@@ -302,7 +327,7 @@ class Turns {
     /// Fetch the features of the batch's nodes: the warps take turns.
     HOG_METHOD void fetch_nodes() const {
         const Real* from = hog_ticks.of_nodes + (replica * hog_ticks.nodes + start) * HOG_NODE_ROW;
-        const int* who_ = who + seated;
+        const unsigned char* who_ = who + seated;
         copy_rows<HOG_NODE_ROW>(me / 32, HOG_ALL / 32, nodes, of_nodes,
                                 [=](int a) { return from + (long long)who_[a] * HOG_NODE_ROW; });
     }
@@ -362,7 +387,7 @@ class Turns {
         do {
             take(round);
             listen(true);
-            __syncthreads();
+            meet();
             if (has_node()) {
                 if (what & UPDATE) add_gathered<HOG_LETTER>(round, heard);
                 if (what & FIND) {
@@ -372,13 +397,14 @@ class Turns {
                         oldest = ages[e] > oldest ? ages[e] : oldest;
                 }
             }
-            if (several) __syncthreads();
+            if (several) meet();
             round += HOG_THREADS;
         } while (round < edges);
         if (!has_node()) return;
         int version = version_of(packet);
         if (what & FIND) version = version + 1 < (int)hog_ticks.versions ? version + 1 : 0;
         mine = version * hog_ticks.nodes + i;
+        if (part != 0) return;
         letters[spot] = version * hog_ticks.edges;
         if (!(what & FIND)) return;
         ring(row_next, i) = pack(time - oldest, version);
@@ -396,7 +422,7 @@ class Turns {
 
     /// Tell the simulation this block's longest gap.
     HOG_METHOD void report() const {
-        __syncthreads();
+        meet();
         if (me == 0 && *hog_ticks.gap < *most) atomicMax(hog_ticks.gap, (long long)*most);
     }
 };
