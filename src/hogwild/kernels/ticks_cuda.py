@@ -33,6 +33,8 @@ RANGE = 256
 """Most nodes of a block."""
 AGES = 64
 """Ages that a block counts by itself."""
+COUNTERS = 8
+"""Counters of each age in a block: threads that add to the same number wait for each other."""
 FINDERS = 256
 """Threads of a block that draws packets."""
 MOST_DEPTH = 253
@@ -79,6 +81,7 @@ class Shape:
     lanes: int = 0
     range: int = RANGE
     registers: int = 128
+    extra: str = ""
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Numbers in the context, and in the weights, of the three networks."""
@@ -147,6 +150,7 @@ class Shape:
         numbers = {
             "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": self.range,
             "FINDERS": FINDERS, "LANES": self.lanes,
+            "CLOCK": int("clock" in self.extra), "AHEAD": int("ahead" in self.extra),
             "WEIGHTS": self.weights, "FEW": int(not self.replicas), "NODES": self.nodes,
             "HUBS": int(self.hubs), "REAL": "float" if self.single else "double",
         }  # fmt: skip
@@ -182,6 +186,8 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     single, several = h.dtype == torch.float32, h.shape[0] > 1
     variant = os.environ.get("HOGWILD_TICKS_VARIANT", "old")
     registers, counts, limit = REGISTERS[single], THREADS[single], RANGE
+    extra = variant
+    variant = "old" if variant.startswith("old") else variant
     if variant != "old" and step != 2:
         asked = variant.split("-")
         counts = tuple(c for c in (128, 64, 32) if c <= int(asked[0]))
@@ -195,7 +201,8 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
         if lanes:
             nodes = threads // lanes
         shape = Shape(
-            design, step, several, threads, nodes, single, most > threads, lanes, limit, registers
+            design, step, several, threads, nodes, single, most > threads, lanes, limit, registers,
+            extra,
         )
         if shape.shared <= room:
             return shape
@@ -430,7 +437,7 @@ class CudaTicks:
 
     def _launch_all(self, time: int, draw: int) -> None:
         self._time.value, self._what.value = time, draw
-        self._launch("hog_find", self._finders.value, 1, FINDERS, 8 * (AGES + 1))
+        self._launch("hog_find", self._finders.value, 1, FINDERS, 4 * (2 * AGES * COUNTERS + 2))
         replicas, shape = self._ticks.replicas, self.shape
         # All replicas have the same schedule: with several, one launch files it for all of them.
         parts = ((draw | FIND | UPDATE, 1),)

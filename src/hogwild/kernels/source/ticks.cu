@@ -21,14 +21,15 @@ namespace hog {
 /// The turns with the updates.
 class Team : public Turns {
   public:
-    HOG_METHOD Team(long long time_, int what_, double* shared)
-        : Turns(time_, what_, shared + HOG_KEPT), w(HOG_FEW ? hog_weights : (const Real*)shared),
+    HOG_METHOD Team(long long time_, int what_, int row, double* shared)
+        : Turns(time_, what_, row, shared + HOG_KEPT), w(HOG_FEW ? hog_weights : (const Real*)shared),
           w_nodes(HOG_LANES && HOG_FEW ? (const Real*)shared : w + HOG_OF_EDGES) {}
 
     /// List the nodes whose turn it is; returns how many there are.
     HOG_METHOD int begin() {
         if (me == 0) *most = 0;
         list();
+        mark(0);
         return listed;
     }
 
@@ -36,6 +37,7 @@ class Team : public Turns {
     HOG_METHOD int batch(int a, int listed_) {
         listed = listed_;
         seat(a);
+        mark(1);
         hear();
         if (what & UPDATE) {
             step();
@@ -90,6 +92,7 @@ class Team : public Turns {
         }
         wait_for_copies();
         meet();
+        mark(5);
     }
 
     HOG_METHOD const Real* head(int hd) const { return w + hd * MessageNet::weights(); }
@@ -121,7 +124,7 @@ class Team : public Turns {
         meet();
         take(round);
         fetch_edges(round);
-        listen(false);
+        listen(nullptr);
         wait_for_copies();
         meet();
     }
@@ -272,13 +275,18 @@ class Team : public Turns {
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
             }
+            mark(6);
             if (works && round == 0) message_to_self(node, own_slopes, own_units);
+            mark(7);
             meet();
             if (has_node()) add_gathered<HOG_M>(round, sums);
+            mark(8);
             round += HOG_THREADS;
         } while (round < edges);
         if (works) evaluate(sums, node);
+        mark(9);
         meet();
+        mark(10);
         round = 0;
         do {
             if (several) {
@@ -287,9 +295,12 @@ class Team : public Turns {
                 if (edge.on) message(ignored, slopes, units);
             }
             if (edge.on) reply(slopes, units);
+            mark(11);
             if (works && round == 0) reply_to_self(node, own_slopes, own_units);
+            mark(12);
             meet();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
+            mark(13);
             round += HOG_THREADS;
         } while (round < edges);
         if (leads()) remember(node, added);
@@ -321,9 +332,9 @@ class Team : public Turns {
 
 /// A batch as a function of its own: in a loop the compiler would read all weights once, before the loop,
 /// and keep them in registers.
-HOG_LARGE int make_batch(long long time, int what, int a, int listed) {
+HOG_LARGE int make_batch(long long time, int what, int row, int a, int listed) {
     HOG_SHARED(shared);
-    return Team(time, what, shared).batch(a, listed);
+    return Team(time, what, row, shared).batch(a, listed);
 }
 
 }  // namespace hog
@@ -342,8 +353,9 @@ extern "C" __global__ void __launch_bounds__(HOG_ALL, HOG_RESIDENT) hog_tick(lon
     for (int i = threadIdx.x; i < HOG_COPIED; i += HOG_ALL) ((Real*)shared)[i] = from[i];
     meet();
 #endif
-    Team team(time, what, shared);
+    const int row = (int)(time % hog_ticks.rows);
+    Team team(time, what, row, shared);
     const int listed = team.begin();
-    for (int a = 0; a < listed;) a += make_batch(time, what, a, listed);
+    for (int a = 0; a < listed;) a += make_batch(time, what, row, a, listed);
     if (what & FIND) team.report();
 }

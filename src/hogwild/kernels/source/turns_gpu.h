@@ -18,6 +18,7 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 #define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
 #endif
 #define HOG_AGES 64  // ages that a block counts by itself
+#define HOG_COUNTERS 8  // of each age: lanes of a warp that add to the same number wait for each other
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
 #define HOG_D (HOG_ENDS * HOG_K)
 #define HOG_UN (HOG_M + HOG_K)
@@ -75,6 +76,17 @@ HOG_FN void wait_for_copies() {
 #endif
 }
 
+/// Ask for memory that is read soon.
+HOG_FN void ask_for(const void* at) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#endif
+}
+
+#if HOG_CLOCK
+extern "C" __device__ unsigned long long hog_clock[64];
+#endif
+
 /// The threads of a block wait for each other. A block of one warp needs no barrier.
 HOG_FN void meet() {
     if (HOG_ALL == 32) __syncwarp();
@@ -109,10 +121,10 @@ class Finder {
   public:
     HOG_METHOD Finder(long long time_, int what_, int* shared)
         : time(time_), what(what_), row((int)(time_ % hog_ticks.rows)), counts(shared),
-          most(shared + 2 * HOG_AGES) {}
+          most(shared + 2 * HOG_AGES * HOG_COUNTERS) {}
 
     HOG_METHOD void run(int threads, int blocks) {
-        for (int x = threadIdx.x; x < 2 * HOG_AGES + 2; x += threads) counts[x] = 0;
+        for (int x = threadIdx.x; x < 2 * HOG_AGES * HOG_COUNTERS + 2; x += threads) counts[x] = 0;
         __syncthreads();
         const int lane_ = threadIdx.x % 32, warps = threads / 32;
         const long long warp = (long long)blockIdx.x * warps + threadIdx.x / 32;
@@ -138,8 +150,11 @@ class Finder {
             }
         }
         __syncthreads();
-        for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads)
-            if (counts[x]) add_count((x < HOG_AGES ? hog_ticks.packet_ages : hog_ticks.content_ages) + x % HOG_AGES, counts[x]);
+        for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads) {
+            int sum = 0;
+            HOG_EACH(c, HOG_COUNTERS) sum += counts[x * HOG_COUNTERS + c];
+            if (sum) add_count((x < HOG_AGES ? hog_ticks.packet_ages : hog_ticks.content_ages) + x % HOG_AGES, sum);
+        }
         if (threadIdx.x < 2 && hog_ticks.oldest_ages[threadIdx.x] < most[threadIdx.x])
             atomicMax(hog_ticks.oldest_ages + threadIdx.x, (long long)most[threadIdx.x]);
     }
@@ -164,7 +179,8 @@ class Finder {
 
     HOG_METHOD void count_age(int kind, int age) const {
         if (age > most[kind]) atomicMax(most + kind, age);
-        if (age < HOG_AGES) atomicAdd(counts + kind * HOG_AGES + age, 1);
+        if (age < HOG_AGES)
+            atomicAdd(counts + (kind * HOG_AGES + age) * HOG_COUNTERS + threadIdx.x % HOG_COUNTERS, 1);
         else add_count((kind ? hog_ticks.content_ages : hog_ticks.packet_ages) + age, 1);
     }
 };
@@ -182,7 +198,7 @@ struct Edge {
 /// Whose turn it is, and what the nodes hear.
 class Turns {
   public:
-    HOG_METHOD Turns(long long time_, int what_, double* shared)
+    HOG_METHOD Turns(long long time_, int what_, int row, double* shared)
         : time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
 #if HOG_LANES
         spot = me / HOG_LANES, part = me % HOG_LANES;
@@ -190,7 +206,6 @@ class Turns {
         spot = me - HOG_THREADS, part = 0;
 #endif
         start = blockIdx.x * hog_ticks.range;
-        const int row = (int)(time % hog_ticks.rows);
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
         base = (long long*)shared, letters = base + HOG_NODES;
         of_edges = (Real*)(letters + HOG_NODES);
@@ -225,6 +240,19 @@ class Turns {
     long long i, mine;                 // of threads with a node: the node; where its packet goes
     Edge edge;
 
+#if HOG_CLOCK
+    long long marked = clock64();
+#endif
+    /// A phase ends here.
+    HOG_METHOD void mark(int phase) {
+#if HOG_CLOCK
+        if (me % 32 != 0 || blockIdx.x % 8 != 0) return;
+        const long long now = clock64();
+        atomicAdd(hog_clock + (me >= HOG_THREADS ? 32 : 0) + phase, (unsigned long long)(now - marked));
+        atomicAdd(hog_clock + (me >= HOG_THREADS ? 32 : 0) + 16 + phase, 1ull);
+        marked = now;
+#endif
+    }
     HOG_METHOD bool has_node() const { return spot >= 0 && spot < nodes; }
     HOG_METHOD bool leads() const { return has_node() && part == 0; }  // one thread of a node
     HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
@@ -291,6 +319,22 @@ class Turns {
         meet();
     }
 
+    /// Ask for what the next batch reads first.
+    HOG_METHOD void look_ahead() const {
+#if HOG_AHEAD && HOG_LANES
+        const int a = seated + nodes + spot;
+        if (a >= listed) return;
+        const int begin = begins[a], count = first[a + 1] - first[a];
+        const Real* rows = hog_ticks.of_edges + (replica * hog_ticks.edges + begin) * HOG_ROW;
+        const char *at = (const char*)rows, *end = (const char*)(rows + count * HOG_ROW);
+        for (at += part * 128; at < end; at += HOG_LANES * 128) ask_for(at);
+        at = (const char*)(hog_ticks.of_nodes + (replica * hog_ticks.nodes + start + who[a]) * HOG_NODE_ROW);
+        for (int x = part * 128; x < HOG_NODE_ROW * (int)sizeof(Real); x += HOG_LANES * 128) ask_for(at + x);
+        const int turn = part % 4;
+        ask_for((turn == 0 ? (const int*)hog_ticks.held : turn == 1 ? hog_ticks.src : turn == 2 ? hog_ticks.reverse : hog_ticks.order) + begin);
+#endif
+    }
+
     // -- what they hear ----------------------------------------------------------------------------
 
     /// Take this thread's edge of a round, if there is one.
@@ -320,8 +364,16 @@ class Turns {
         const int begin = me - me % 32, left = edges - round - begin;
         const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32, mine_ = edge.on ? (int)edge.q : 0;
         const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
-        copy_rows<HOG_ROW>(0, 1, count, of_edges + begin * HOG_STRIDE(HOG_ROW),
-                           [=](int e) { return from + (long long)__shfl_sync(~0u, mine_, e) * HOG_ROW; });
+        Real* to = of_edges + begin * HOG_STRIDE(HOG_ROW);
+        constexpr int lanes = HOG_ROW <= 16 ? 8 : HOG_ROW <= 32 ? 16 : 32, together = 32 / lanes;
+        const int row = me % 32 / lanes, f0 = 2 * (me % lanes);
+        HOG_UNROLL for (int e = 0; e < 32; e += together) {  // without a loop: few instructions a row
+            const Real* at = from + (long long)__shfl_sync(~0u, mine_, e + row) * HOG_ROW + f0;
+            if (e + row < count)
+                HOG_UNROLL for (int f = 0; f < HOG_ROW; f += 2 * lanes)
+                    if (f + 2 * lanes <= HOG_ROW || f + f0 < HOG_ROW)
+                        copy_later(to + (e + row) * HOG_STRIDE(HOG_ROW) + f0 + f, at + f);
+        }
     }
 
     /// Fetch the features of the batch's nodes: the warps take turns.
@@ -332,8 +384,8 @@ class Turns {
                                 [=](int a) { return from + (long long)who_[a] * HOG_NODE_ROW; });
     }
 
-    /// Read the packet of this thread's edge; `fresh`: for the first time.
-    HOG_METHOD void listen(bool fresh) {
+    /// Read the packet of this thread's edge, and the letter in it if it is read for the first time.
+    HOG_METHOD void listen(Real* fresh) {
         if (!edge.on) return;
         edge.loop = hog_ticks.loops && hog_ticks.loops[edge.q];
         edge.number = hog_ticks.order[edge.q];
@@ -346,7 +398,7 @@ class Turns {
         if (fresh) {
             const long long place = version * hog_ticks.edges + back;
             const Real* letter = hog_ticks.edge + (place * hog_ticks.replicas + replica) * HOG_LETTER;
-            HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
+            HOG_EACH(f, HOG_LETTER) fresh[f] = letter[f];
         }
         HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
     }
@@ -366,42 +418,65 @@ class Turns {
 
     /// Read the packets; file that the nodes send.
     HOG_METHOD void hear() {
-        long long last = 0, out = 0;
+        Filed filed;
         int oldest = 0;  // age
-        unsigned packet = 0;
         HOG_EACH(f, HOG_LETTER) heard[f] = 0;
+        HOG_EACH(c, HOG_K) at[c] = own[c] = 0;
         if (has_node()) {  // read early what is used behind the next barrier
-            packet = ring(what & FIND ? row_now : row_next, i);
-            if (what & FIND) last = hog_ticks.last[i], out = hog_ticks.out_degree[i];
+            filed.packet = ring(what & FIND ? row_now : row_next, i);
+            if ((what & FIND) && part == 0) {
+                filed.last = hog_ticks.last[i], filed.out = hog_ticks.out_degree[i];
+                if (what & DRAW) filed.key = hog_ticks.node_keys[i];
+            }
             if (what & UPDATE) {
                 HOG_EACH(c, HOG_K) at[c] = hog_ticks.h[(replica * HOG_K + c) * hog_ticks.nodes + i];
                 HOG_EACH(c, HOG_K) own[c] = remembered()[c];
             }
         }
+        take(0);
+        Real letter[HOG_LETTER];
+        listen(letter);
         if (what & UPDATE) {
             fetch_nodes();
-            take(0);
             if (!several) fetch_edges(0);
         }
+        look_ahead();
         int round = 0;
-        do {
-            take(round);
-            listen(true);
+        for (;;) {
             meet();
-            if (has_node()) {
-                if (what & UPDATE) add_gathered<HOG_LETTER>(round, heard);
-                if (what & FIND) {
-                    const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
-                    const int end = until < HOG_THREADS ? until : HOG_THREADS;
-                    for (int e = from > 0 ? from : 0; e < end; ++e)
-                        oldest = ages[e] > oldest ? ages[e] : oldest;
-                }
+            mark(2);
+            if (has_node() && (what & FIND)) {
+                const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
+                const int end = until < HOG_THREADS ? until : HOG_THREADS;
+                for (int e = from > 0 ? from : 0; e < end; ++e)
+                    oldest = ages[e] > oldest ? ages[e] : oldest;
             }
-            if (several) meet();
+            const bool done = round + HOG_THREADS >= edges;
+            if (done && has_node()) file(filed, oldest);  // while the letters are on their way
+            mark(3);
+            if (what & UPDATE) {
+                if (edge.on) HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
+                meet();
+                if (has_node()) add_gathered<HOG_LETTER>(round, heard);
+                mark(4);
+            }
+            if (done) return;
+            meet();
             round += HOG_THREADS;
-        } while (round < edges);
-        if (!has_node()) return;
-        int version = version_of(packet);
+            take(round);
+            listen(letter);
+        }
+    }
+
+    /// What is read of a node to file that it sends: its packet, last tick, edges to others and key.
+    struct Filed {
+        unsigned packet;
+        long long last, out, key;
+    };
+
+    /// File that this thread's node sends a packet whose oldest content has this age.
+    HOG_METHOD void file(const Filed& filed, int oldest) {
+        int version = version_of(filed.packet);
         if (what & FIND) version = version + 1 < (int)hog_ticks.versions ? version + 1 : 0;
         mine = version * hog_ticks.nodes + i;
         if (part != 0) return;
@@ -411,12 +486,12 @@ class Turns {
         hog_ticks.latest[i] = mine;
         hog_ticks.content[mine] = time - oldest;
         add_count(hog_ticks.updates + i, 1);  // without waiting for the old values
-        add_count(hog_ticks.packets + i, out);
-        add_count(hog_ticks.sent + i, out * hog_ticks.numbers);
+        add_count(hog_ticks.packets + i, filed.out);
+        add_count(hog_ticks.sent + i, filed.out * hog_ticks.numbers);
         hog_ticks.last[i] = time;
-        atomicMax(most, (int)(time - last));
+        atomicMax(most, (int)(time - filed.last));
         if (!(what & DRAW)) return;
-        hog_ticks.next[i] = time + 1 + draw(hog_ticks.node_keys[i], time, hog_ticks.stagger - 1);
+        hog_ticks.next[i] = time + 1 + draw(filed.key, time, hog_ticks.stagger - 1);
         if (!(what & UPDATE)) hog_ticks.turn[i] = time;  // a second launch updates the node
     }
 
