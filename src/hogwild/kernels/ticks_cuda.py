@@ -121,12 +121,13 @@ class Shape:
         curved = self.step == 2
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
-        numbers = t * (self.row + 2 + gather) + self.nodes * (self.node_row + 2 + tell)
+        beside = 0 if gather <= 2 else gather
+        numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
         loop, update = (weights for _, weights in self._sizes()[1:])
         copied = self.weights if self.replicas else loop + update if self.lanes else 0
-        long = 2 * self.nodes + -(-copied // 2) * 2
-        whole = 2 * self.range + 1 + 2 * t + 1 + self.all // 32
-        return self.bytes * numbers + 8 * long + 4 * whole + self.range
+        long = self.nodes + -(-copied // 2) * 2
+        whole = 2 * self.range + 1 + self.nodes + 1 + self.all // 32
+        return self.bytes * numbers + 8 * long + 4 * whole + self.range + 2 * t
 
     @property
     def all(self) -> int:
@@ -199,7 +200,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
             nodes *= 2
         lanes = min(threads // nodes, 32) if variant != "old" and step != 2 else 0
         if lanes:
-            nodes = threads // lanes
+            nodes = min(threads // lanes, -(-int(1.1 * threads / max(degree, 1)) // 2) * 2 or 2)
         shape = Shape(
             design, step, several, threads, nodes, single, most > threads, lanes, limit, registers,
             extra,

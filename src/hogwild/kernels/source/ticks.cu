@@ -59,7 +59,7 @@ class Team : public Turns {
         HOG_EACH(c, HOG_K) now[c] = 0;
         if (has_node()) {
             Real* h = hog_ticks.h + replica * HOG_K * hog_ticks.nodes + i;
-            Real* packet = hog_ticks.node + (mine * hog_ticks.replicas + replica) * HOG_K;
+            Real* packet = hog_ticks.node + (mine * replicas + replica) * HOG_K;
             double g[HOG_K];
             HOG_EACH(c, HOG_K) g[c] = own[c] + heard[c];
 #if HOG_STEP == 2
@@ -242,12 +242,12 @@ class Team : public Turns {
         }
 #endif
         const long long place = letters[edge.owner] + edge.number;
-        Real* to = hog_ticks.edge + (place * hog_ticks.replicas + replica) * HOG_LETTER;
+        Real* to = hog_ticks.edge + (place * replicas + replica) * HOG_LETTER;
         HOG_EACH(f, HOG_LETTER) {  // letters along self-loops arrive at once
             if (edge.loop) sums[f] += letter[f];
             to[f] = edge.loop ? (Real)0 : letter[f];
         }
-        HOG_EACH(f, HOG_SUMS) gather[f * HOG_THREADS + me] = sums[f];
+        HOG_EACH(f, HOG_SUMS) gathered(f, me) = sums[f];
     }
 
     /// The nodes compute the gradients of their energies; their letters go out.
@@ -273,7 +273,7 @@ class Team : public Turns {
             if (edge.on) {
                 Real message_[HOG_M];
                 message(message_, slopes, units);
-                HOG_EACH(c, HOG_M) gather[c * HOG_THREADS + me] = message_[c];
+                HOG_EACH(c, HOG_M) gathered(c, me) = message_[c];
             }
             mark(6);
             if (works && round == 0) message_to_self(node, own_slopes, own_units);

@@ -33,6 +33,7 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 #define HOG_TELL (HOG_K + HOG_M + HOG_MM)
 #define HOG_STRIDE(row) ((row) + 2)  // of features in shared memory: threads that read the same number of
                                      // different rows use different banks
+#define HOG_BESIDE (HOG_GATHER <= 2)  // what is gathered has room behind the features of its edge
 
 /// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
 /// the graph.
@@ -64,11 +65,19 @@ __constant__ Real hog_weights[HOG_FEW ? HOG_WEIGHTS : 1];
 HOG_FN void copy_later(Real* to, const Real* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(2 * sizeof(Real))
-                 : "memory");
+    // Nobody reads `to` before wait_for_copies; the compiler need not read constants again.
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(2 * sizeof(Real)));
 #else
     to[0] = from[0], to[1] = from[1];
 #endif
+}
+/// An address that the compiler computes once, and not again from its parts wherever it is used.
+template <class T>
+HOG_FN T* settled(T* at) {
+#if defined(__CUDA_ARCH__)
+    asm("" : "+l"(at));
+#endif
+    return at;
 }
 HOG_FN void wait_for_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -199,7 +208,10 @@ struct Edge {
 class Turns {
   public:
     HOG_METHOD Turns(long long time_, int what_, int row, double* shared)
-        : time(time_), what(what_), me(threadIdx.x), replica(blockIdx.y) {
+        : time(time_), what(what_), me(threadIdx.x) {
+#if !HOG_FEW
+        replica = blockIdx.y;
+#endif
 #if HOG_LANES
         spot = me / HOG_LANES, part = me % HOG_LANES;
 #else
@@ -207,30 +219,36 @@ class Turns {
 #endif
         start = blockIdx.x * hog_ticks.range;
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
-        base = (long long*)shared, letters = base + HOG_NODES;
+        letters = (long long*)shared;
         of_edges = (Real*)(letters + HOG_NODES);
         of_nodes = of_edges + HOG_THREADS * HOG_STRIDE(HOG_ROW);
         gather = of_nodes + HOG_NODES * HOG_STRIDE(HOG_NODE_ROW);
-        tell = gather + HOG_THREADS * HOG_GATHER;
+        tell = gather + (HOG_BESIDE ? 0 : HOG_THREADS * HOG_GATHER);
         int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
         begins = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
-        owner = whole, whole += HOG_THREADS;
-        ages = whole, whole += HOG_THREADS;  // of the packets
+        base = whole, whole += HOG_NODES;
         most = whole, whole += 1;            // the largest gap
         found = whole, whole += HOG_ALL / 32;  // nodes that each warp found
         who = (unsigned char*)whole;
+        owner = who + HOG_RANGE, ages = owner + HOG_THREADS;
     }
 
   protected:
     long long time, start;
-    int what, me, spot, replica;  // spot: the place of a thread with a node in the batch
+#if HOG_FEW
+    static constexpr int replica = 0, replicas = 1;
+#else
+    int replica;
+    const long long replicas = hog_ticks.replicas;
+#endif
+    int what, me, spot;           // spot: the place of a thread with a node in the batch
     int part;                     // the thread's place among those of its node
     int row_now, row_next;        // rows of this tick and of the next one in the ring
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
-    long long *base, *letters;  // letters: where those of a node's new packet begin
-    unsigned char* who;         // the nodes whose turn it is, in the block's range
-    int *begins, *first, *owner, *ages, *most, *found;  // begins: the first edges of these nodes
+    long long* letters;         // where those of a node's new packet begin
+    unsigned char *who, *owner, *ages;  // who: the nodes whose turn it is, in the block's range; ages: of packets
+    int *begins, *first, *base, *most, *found;  // begins: the first edges of these nodes
     int listed, seated, nodes, edges;  // seated: the batch's first node in the list
 #if HOG_HUBS
     bool several;                      // whether the batch takes several rounds
@@ -256,6 +274,10 @@ class Turns {
     HOG_METHOD bool has_node() const { return spot >= 0 && spot < nodes; }
     HOG_METHOD bool leads() const { return has_node() && part == 0; }  // one thread of a node
     HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
+    /// What the thread of edge e tells its node.
+    HOG_METHOD Real& gathered(int f, int e) const {
+        return HOG_BESIDE ? of_edges[e * HOG_STRIDE(HOG_ROW) + HOG_ROW + f] : gather[f * HOG_THREADS + e];
+    }
     HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
 
     // -- whose turn it is --------------------------------------------------------------------------
@@ -314,7 +336,7 @@ class Turns {
             const int from = first_edge(spot), to = first_edge(spot + 1);
             if (part == 0) base[spot] = begins[a + spot] - from;
             if (!several)
-                for (int e = from + part; e < to; e += HOG_LANES ? HOG_LANES : 1) owner[e] = spot;
+                for (int e = from + part; e < to; e += HOG_LANES ? HOG_LANES : 1) owner[e] = (unsigned char)spot;
         }
         meet();
     }
@@ -364,15 +386,16 @@ class Turns {
         const int begin = me - me % 32, left = edges - round - begin;
         const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32, mine_ = edge.on ? (int)edge.q : 0;
         const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
-        Real* to = of_edges + begin * HOG_STRIDE(HOG_ROW);
         constexpr int lanes = HOG_ROW <= 16 ? 8 : HOG_ROW <= 32 ? 16 : 32, together = 32 / lanes;
         const int row = me % 32 / lanes, f0 = 2 * (me % lanes);
+        from = settled(from + f0);
+        Real* to = settled(of_edges + (begin + row) * HOG_STRIDE(HOG_ROW) + f0);
         HOG_UNROLL for (int e = 0; e < 32; e += together) {  // without a loop: few instructions a row
-            const Real* at = from + (long long)__shfl_sync(~0u, mine_, e + row) * HOG_ROW + f0;
+            const Real* at = from + (long long)__shfl_sync(~0u, mine_, e + row) * HOG_ROW;
             if (e + row < count)
                 HOG_UNROLL for (int f = 0; f < HOG_ROW; f += 2 * lanes)
                     if (f + 2 * lanes <= HOG_ROW || f + f0 < HOG_ROW)
-                        copy_later(to + (e + row) * HOG_STRIDE(HOG_ROW) + f0 + f, at + f);
+                        copy_later(to + e * HOG_STRIDE(HOG_ROW) + f, at + f);
         }
     }
 
@@ -392,12 +415,12 @@ class Turns {
         const unsigned held = hog_ticks.held[edge.q];
         const int sender = hog_ticks.src[edge.q], back = hog_ticks.reverse[edge.q];
         const long long version = version_of(held), there = version * hog_ticks.nodes + sender;
-        if (fresh) ages[me] = age_of(held, time);
+        if (fresh) ages[me] = (unsigned char)age_of(held, time);
         if (!(what & UPDATE)) return;
-        const Real* packet = hog_ticks.node + (there * hog_ticks.replicas + replica) * HOG_K;
+        const Real* packet = hog_ticks.node + (there * replicas + replica) * HOG_K;
         if (fresh) {
             const long long place = version * hog_ticks.edges + back;
-            const Real* letter = hog_ticks.edge + (place * hog_ticks.replicas + replica) * HOG_LETTER;
+            const Real* letter = hog_ticks.edge + (place * replicas + replica) * HOG_LETTER;
             HOG_EACH(f, HOG_LETTER) fresh[f] = letter[f];
         }
         HOG_EACH(c, HOG_K) edge.view[c] = packet[c];
@@ -409,12 +432,12 @@ class Turns {
         const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
         const int end = until < HOG_THREADS ? until : HOG_THREADS;
         for (int e = from > 0 ? from : 0; e < end; ++e)
-            HOG_EACH(f, FIELDS) to[f] += gather[f * HOG_THREADS + e];
+            HOG_EACH(f, FIELDS) to[f] += gathered(f, e);
     }
 
     Real heard[HOG_LETTER], at[HOG_K], own[HOG_K];  // of this thread's node: its h and its gradient
 
-    HOG_METHOD Real* remembered() const { return hog_ticks.memory + (i * hog_ticks.replicas + replica) * HOG_MEMORY; }
+    HOG_METHOD Real* remembered() const { return hog_ticks.memory + (i * replicas + replica) * HOG_MEMORY; }
 
     /// Read the packets; file that the nodes send.
     HOG_METHOD void hear() {
@@ -455,7 +478,7 @@ class Turns {
             if (done && has_node()) file(filed, oldest);  // while the letters are on their way
             mark(3);
             if (what & UPDATE) {
-                if (edge.on) HOG_EACH(f, HOG_LETTER) gather[f * HOG_THREADS + me] = letter[f];
+                if (edge.on) HOG_EACH(f, HOG_LETTER) gathered(f, me) = letter[f];
                 meet();
                 if (has_node()) add_gathered<HOG_LETTER>(round, heard);
                 mark(4);
