@@ -90,10 +90,11 @@ def test_runs_are_the_same(rule, emulated):
 
 
 @needs_compiler
+@pytest.mark.parametrize("rule", ["constant", "auto"])
 @pytest.mark.parametrize("options", [{"replicas": 2}, {"heads": 3}], ids=str)
-def test_replicas_and_heads(options, emulated):
+def test_replicas_and_heads(options, rule, emulated):
     problem, h = pose(ODD, 14, scale=0.3, **options)
-    one, two = (simulation(problem, "auto", h) for _ in range(2))
+    one, two = (simulation(problem, rule, h) for _ in range(2))
     assert isinstance(one.ticks, EmulatedTicks), one.ticks
     follow(one, on_torch(two))
 

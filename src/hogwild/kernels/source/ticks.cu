@@ -11,6 +11,7 @@
 
 namespace hog {
 
+#define HOG_MERGED (HOG_LANES && !HOG_HUBS)
 // Weights of messages along edges. Weights that are copied to shared memory, in numbers of eight bytes: all of
 // them with several replicas, otherwise those of nodes where lanes that compute one node read different ones.
 #define HOG_OF_EDGES (HOG_HEADS * MessageNet::weights())
@@ -245,7 +246,7 @@ class Team : public Turns {
         Real* to = hog_ticks.edge + (place * replicas + replica) * HOG_LETTER;
         HOG_EACH(f, HOG_LETTER) {  // letters along self-loops arrive at once
             if (edge.loop) sums[f] += letter[f];
-            to[f] = edge.loop ? (Real)0 : letter[f];
+            if (edge.on) to[f] = edge.loop ? (Real)0 : letter[f];
         }
         HOG_EACH(f, HOG_SUMS) gathered(f, me) = sums[f];
     }
@@ -270,19 +271,19 @@ class Team : public Turns {
         HOG_EACH(c, HOG_SUMS) added[c] = 0;
         do {
             if (several) again(round);
-            if (edge.on) {
+            if (edge.on || HOG_MERGED) {  // without a branch both messages are computed side by side
                 Real message_[HOG_M];
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gathered(c, me) = message_[c];
             }
             mark(6);
-            if (works && round == 0) message_to_self(node, own_slopes, own_units);
+            if (works && (!several || round == 0)) message_to_self(node, own_slopes, own_units);
             mark(7);
             meet();
             if (has_node()) add_gathered<HOG_M>(round, sums);
             mark(8);
             round += HOG_THREADS;
-        } while (round < edges);
+        } while (several && round < edges);
         if (works) evaluate(sums, node);
         mark(9);
         meet();
@@ -294,15 +295,15 @@ class Team : public Turns {
                 Real ignored[HOG_M];
                 if (edge.on) message(ignored, slopes, units);
             }
-            if (edge.on) reply(slopes, units);
+            if (edge.on || HOG_MERGED) reply(slopes, units);
             mark(11);
-            if (works && round == 0) reply_to_self(node, own_slopes, own_units);
+            if (works && (!several || round == 0)) reply_to_self(node, own_slopes, own_units);
             mark(12);
             meet();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
             mark(13);
             round += HOG_THREADS;
-        } while (round < edges);
+        } while (several && round < edges);
         if (leads()) remember(node, added);
     }
 

@@ -362,6 +362,8 @@ class Turns {
     /// Take this thread's edge of a round, if there is one.
     HOG_METHOD void take(int round) {
         edge.on = me < HOG_THREADS && round + me < edges;
+        edge.owner = 0, edge.loop = false;
+        HOG_EACH(c, HOG_K) edge.view[c] = 0;
         if (!edge.on) return;
         edge.owner = several ? 0 : owner[me];
         edge.q = base[edge.owner] + round + me;
@@ -474,7 +476,7 @@ class Turns {
                 for (int e = from > 0 ? from : 0; e < end; ++e)
                     oldest = ages[e] > oldest ? ages[e] : oldest;
             }
-            const bool done = round + HOG_THREADS >= edges;
+            const bool done = !several || round + HOG_THREADS >= edges;
             if (done && has_node()) file(filed, oldest);  // while the letters are on their way
             mark(3);
             if (what & UPDATE) {
