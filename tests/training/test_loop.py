@@ -84,6 +84,21 @@ def test_one_replica_fails_alone(model):
     assert result.best != 1
 
 
+def test_a_replica_that_has_stopped_costs_no_iterations():
+    """It is solved with the others, from its last answer."""
+    counts = []
+
+    def watch(loop):
+        poison(1, 3)(loop)
+        if loop.epoch >= 3:
+            h = loop.warm.value[1]
+            counts.append(float((h != 0).double().mean()))
+
+    result = train(Chains(4), model="energy-edge", epochs=9, replicas=2, callback=watch)
+    assert result.stops[1] is not None
+    assert counts[-1] == 1.0
+
+
 def test_a_solve_that_fails_stops_the_replica_with_advice():
     options = {"solver": "lbfgs", "solver_options": {"max_iter": 2}}
     with pytest.warns(ConvergenceWarning):  # the last measurement does not converge, either

@@ -183,7 +183,7 @@ class Loop:
                 self.stop(r, True, reason)
         self.update(gradients, self.alive & counts, config.lr_at(self.epoch))
         if self.implicit and config.warm_start:
-            self.warm.put(h, taken.nodes, self.alive.unsqueeze(1))
+            self.warm.put(h, taken.nodes, self.usable(found, taken))
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
@@ -204,6 +204,12 @@ class Loop:
             penalty = self._penalty(self.model, found, data, mask)
             losses = losses + self.config.penalty * penalty
         return losses, found, h
+
+    def usable(self, found: Solution, taken: Taken) -> Tensor:
+        """Whose embeddings the next solves start at, [R, N]: those of all replicas that are alive,
+        and converged ones of replicas that have stopped. These are solved with the others, and
+        must not take many iterations in every epoch."""
+        return self.alive.unsqueeze(1) | found.converged[:, taken.data.batch]
 
     def update(self, gradients: Tensor, learning: Tensor, lr: float | Tensor) -> None:
         """Clip the gradients [R, P] of the replicas that are ``learning`` [R], and move their
