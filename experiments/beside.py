@@ -12,14 +12,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO
 
 from experiments.experiment import Experiment, Results
-
-PAUSE = 0.1
-"""Seconds between two looks at the processes."""
 
 
 def compute(
@@ -38,59 +34,43 @@ def compute(
         words: The options of ``python -m experiments`` for every one of them.
         say: Called with one line for every cell.
     """
-    begun = time.perf_counter()
-    waiting, total = longest_first(experiment, cells), len(cells)
-    running: dict[str, tuple[subprocess.Popen[str], float, IO[str]]] = {}
-    done: dict[str, float] = {}
     environment = {**os.environ, **_threads(jobs)}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                name = waiting.pop(0)
-                call = [sys.executable, "-m", "experiments", experiment.name, "--only", name]
-                heard = TemporaryFile("w+")
-                process = subprocess.Popen(
-                    [*call, *words], env=environment, stdout=heard, stderr=heard, text=True
-                )
-                running[name] = process, time.perf_counter(), heard
-            for name, (process, since, heard) in list(running.items()):
-                if process.poll() is None:
-                    continue
-                del running[name]
-                seconds = time.perf_counter() - since
-                head = f"[{total - len(waiting) - len(running)}/{total}] {experiment.name} {name}"
-                if process.returncode == 0:
-                    done[name] = seconds
-                    say(
-                        f"{head}: done ({seconds:.0f} s, {time.perf_counter() - begun:.0f} s in all)"
-                    )
+
+    def one(cell: str) -> tuple[int, float, str]:
+        """The exit code, the seconds, and the last line that was said."""
+        begun = time.perf_counter()
+        call = [sys.executable, "-m", "experiments", experiment.name, "--only", cell, *words]
+        done = subprocess.run(call, env=environment, capture_output=True, text=True)
+        lines = done.stderr.strip().splitlines()
+        return done.returncode, time.perf_counter() - begun, lines[-1] if lines else ""
+
+    found, begun = {}, time.perf_counter()
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(one, cell): cell for cell in longest_first(experiment, cells)}
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                cell, (code, seconds, last) = futures[future], future.result()
+                if code == 0:
+                    found[cell] = seconds
+                    how = f"done ({seconds:.0f} s; {time.perf_counter() - begun:.0f} s in all)"
                 else:
-                    say(f"{head}: exit code {process.returncode}: {_last_line(heard)}")
-                heard.close()
-            time.sleep(PAUSE)
-    finally:  # Ctrl-C reaches the processes, too, and they end by themselves
-        for process, _, heard in running.values():
-            process.wait()
-            heard.close()
-    return done
+                    how = f"exit code {code}: {last}"
+                say(f"[{number}/{len(cells)}] {experiment.name} {cell}: {how}")
+        except KeyboardInterrupt:  # the processes are interrupted, too, and are waited for
+            pool.shutdown(cancel_futures=True)
+            raise
+    return found
 
 
 def longest_first(experiment: Experiment, cells: Sequence[str]) -> list[str]:
     """Cells by the seconds of their records in the repository, those without a record first."""
-    known: Mapping[str, dict[str, float]] = {}
-    folder = Path(__file__).with_name("results")
+    folder, known = Path(__file__).with_name("results"), {}
     if folder.is_dir():
         known = Results(folder).read(experiment)
-    return sorted(cells, key=lambda name: -known.get(name, {}).get("seconds", float("inf")))
+    return sorted(cells, key=lambda cell: -known.get(cell, {}).get("seconds", float("inf")))
 
 
-def _threads(jobs: int) -> dict[str, str]:
+def _threads(jobs: int) -> Mapping[str, str]:
     """Every process gets its share of the cores, unless the user has chosen."""
     share = max((os.cpu_count() or 1) // jobs, 1)
     return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(share)}
-
-
-def _last_line(heard: IO[str]) -> str:
-    heard.seek(0)
-    lines = heard.read().strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
