@@ -132,7 +132,7 @@ class RecordedStep:
         fine = ~broken.any()
         loop.update(gradients, learning & fine, self.lr)
         if h0 is not None and loop.config.warm_start:
-            loop.warm.put(torch.where(fine, h, h0), rows, loop.usable(found, self.taken))
+            loop.warm.put(torch.where(fine, h, h0), rows)
         numbers = torch.stack([fine.double(), found.iterations.max().double()])
         return (torch.cat([numbers, losses.double()]),)
 
