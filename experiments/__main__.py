@@ -3,7 +3,8 @@
 An experiment is a set of cells, such as chains/energy-edge. Each cell is computed by itself and
 kept as one record, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the configuration,
 the command, the commit and the hardware. --resume keeps the cells that have a record, and continues
-a cell that was killed while training. Tables 2 and 6 run the models of the other tables
+a cell that was killed while training. --jobs computes several cells at a time, which fills a GPU
+better than one cell does. Tables 2 and 6 run the models of the other tables
 asynchronously, and the figures beyond Figure 1 use the models of Table 1; both train the models
 first if WORK does not hold them. "free" trains larger energy GNNs of its own.
 
@@ -25,7 +26,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from hogwild.cli import execute
 from hogwild.cli.common import Outcome
 from hogwild.cli.options import Verb, argument, option
 from hogwild.cli.values import pairs
-from hogwild.errors import ConfigError, DataError
+from hogwild.errors import ConfigError, DataError, require_positive
 
 if TYPE_CHECKING:
     from experiments.experiment import Experiment, Results, Summary, Work
@@ -42,6 +43,7 @@ EXAMPLES = """\
   python -m experiments table1 --quick
   python -m experiments table1 --list
   python -m experiments table1 --only 'chains/*' --device cuda --resume
+  python -m experiments table1 --device cuda --jobs 12
   python -m experiments table1 table3 --recipe paper --replicas 10
   python -m experiments table1 --only counting/gcn --trial rate --set lr=0.003 --set validation=true
   python -m experiments report"""
@@ -66,6 +68,7 @@ class Options(Verb):
     recipe: str = option("default", "default, or paper: the paper's optimiser and solver")
     replicas: int | None = option(None, "folds times seeds; default: the protocol's")
     device: str = option("cpu", "of training")
+    jobs: int = option(1, "cells of tables 1, 3, 4 and 5 computed at a time, a process each")
     trial: str | None = option(None, "try other options, and keep the records", metavar="NAME")
     set: tuple[str, ...] = option((), "an option that the trial changes", metavar="K=V")
     resume: bool = option(False, "keep what is there, and compute the rest")
@@ -80,6 +83,7 @@ def run(options: Options) -> Outcome:
     """Compute cells, list them, or write the report."""
     given = argparse.Namespace(**options.as_dict())
     given.results, given.work, given.only = Path(given.results), Path(given.work), list(given.only)
+    given.top = given.results, given.work
     from experiments import experiment as mechanism
     from experiments import report
     from experiments.experiment import Results, Work
@@ -118,12 +122,20 @@ def run(options: Options) -> Outcome:
     )
     if given.list:
         return _listed(chosen, given.only, results, work)
+    require_positive("jobs", given.jobs)
     for each in chosen:
+        if given.jobs > 1 and not each.apart:
+            raise ConfigError(
+                f"--jobs {given.jobs} was given for {each.name}; expected one at a time: its cells "
+                f"share trained models"
+            )
         each.select(given.only)  # refuse a pattern that matches no cell before any cell is computed
     data: dict[str, Any] = {}
     texts, good, absent = [], True, []
     for each in chosen:
         try:
+            if given.jobs > 1:
+                work = _side_by_side(each, given, work, results)
             done = mechanism.run(each, work, results, given.only, _say)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
@@ -161,6 +173,26 @@ def _listed(chosen: list[Experiment], only: list[str], results: Results, work: W
         for name, there in cells.items():
             lines.append(f"  {name:32s} {each.brief(records[name]) if there else 'not run'}")
     return Outcome("\n".join(lines), data)
+
+
+def _side_by_side(
+    each: Experiment, given: argparse.Namespace, work: Work, results: Results
+) -> Work:
+    """Compute the cells without a record, several at a time. The work that follows keeps their
+    records, and computes a cell again whose process has failed."""
+    from experiments import beside
+    from experiments.experiment import existing
+
+    cells = each.select(given.only)
+    there = existing(each, work, results, cells)
+    beside.compute(
+        each,
+        [name for name in cells if name not in there],
+        given.jobs,
+        ["--resume", *work.words(), "--results", str(given.top[0]), "--work", str(given.top[1])],
+        _say,
+    )
+    return replace(work, resume=True)
 
 
 def _footer(done: Summary) -> str:

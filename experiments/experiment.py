@@ -150,15 +150,20 @@ class Work:
 
     def command(self, experiment: str, cell: str) -> str:
         """The command that computes this cell."""
-        words = ["python", "-m", "experiments", experiment, "--only", cell]
-        words += ["--quick"] if self.quick else []
+        return shlex.join(
+            ["python", "-m", "experiments", experiment, "--only", cell, *self.words()]
+        )
+
+    def words(self) -> list[str]:
+        """The options of the command line that say how cells are computed."""
+        words = ["--quick"] if self.quick else []
         words += ["--recipe", self.recipe] if self.recipe != "default" else []
         words += ["--replicas", str(self.replicas)] if self.replicas is not None else []
         words += ["--device", self.device] if self.device != "cpu" else []
         words += ["--trial", self.trial] if self.trial is not None else []
         for key, value in self.changes.items():
             words += ["--set", f"{key}={json.dumps(value)}"]
-        return shlex.join(words)
+        return words
 
 
 def _differ(a: Config, b: Config) -> list[str]:
@@ -177,10 +182,12 @@ class Experiment(ABC):
     Attributes:
         name: Name on the command line.
         title: Title for readers.
+        apart: Whether no two cells train the same model, so that they can be computed side by side.
     """
 
     name: str
     title: str
+    apart = False
 
     @abstractmethod
     def cells(self) -> dict[str, Cell]:
@@ -279,6 +286,21 @@ class Summary:
     failed: dict[str, str] = field(default_factory=dict)
 
 
+def existing(
+    experiment: Experiment, work: Work, results: Results, cells: Iterable[str]
+) -> list[str]:
+    """The cells that have a record; a :class:`~hogwild.errors.ConfigError` without
+    ``work.resume``."""
+    there = [c for c in cells if results.path(experiment.name, c, work.suffix).exists()]
+    if there and not work.resume:
+        raise ConfigError(
+            f"{results.path(experiment.name, there[0], work.suffix)} exists"
+            f"{f' (and {len(there) - 1} more)' if there[1:] else ''}; expected --resume to keep "
+            f"what is there and compute the rest, or another --results folder"
+        )
+    return there
+
+
 def run(
     experiment: Experiment,
     work: Work,
@@ -300,13 +322,7 @@ def run(
         DataError: No cell could be computed, because data are missing.
     """
     cells = experiment.select(only)
-    there = [c for c in cells if results.path(experiment.name, c, work.suffix).exists()]
-    if there and not work.resume:
-        raise ConfigError(
-            f"{results.path(experiment.name, there[0], work.suffix)} exists"
-            f"{f' (and {len(there) - 1} more)' if there[1:] else ''}; expected --resume to keep "
-            f"what is there and compute the rest, or another --results folder"
-        )
+    there = existing(experiment, work, results, cells)
     kept = results.read(experiment, work.suffix) if there else {}
     out = Summary()
     absent: dict[str, str] = {}  # by column: missing data are looked for once

@@ -84,6 +84,21 @@ def test_one_replica_fails_alone(model):
     assert result.best != 1
 
 
+def test_a_replica_that_has_stopped_costs_no_iterations():
+    """It is solved with the others, at first from zero, then from its last answer: what it had when
+    it broke is of other parameters."""
+    starts = []
+
+    def watch(loop):
+        poison(1, 3)(loop)
+        starts.append(loop.warm.value[1].abs().max().item())
+
+    result = train(Chains(4), model="energy-edge", epochs=9, replicas=2, callback=watch)
+    assert result.stops[1].epoch == 3
+    assert [start > 0 for start in starts[2:]] == [True, False, True, True, True, True, True]
+    assert starts[-1] == starts[-2]
+
+
 def test_a_solve_that_fails_stops_the_replica_with_advice():
     options = {"solver": "lbfgs", "solver_options": {"max_iter": 2}}
     with pytest.warns(ConvergenceWarning):  # the last measurement does not converge, either

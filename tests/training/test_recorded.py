@@ -7,6 +7,7 @@ from tiny_tasks import Sums
 
 from hogwild import train
 from hogwild.kernels.native import library
+from hogwild.linalg import solution
 from hogwild.linalg.capture import NotRecorded, Replay
 from hogwild.linalg.recording import postpone, postponed
 from hogwild.linalg.solution import Solution
@@ -24,9 +25,17 @@ ROUTES = [("sums", "energy-edge", SUMS), ("sums", "gcn", SUMS), ("chains", "gcn"
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Steps run as a recording has them, but kernel by kernel, on any device; counts them."""
-    made = []
-    inner = RecordedStep.__call__
+    """Steps run as a recording has them, but kernel by kernel, on any device; counts them. While
+    they run, no status can be read."""
+    made, running = [], []
+    inner, body = RecordedStep.__call__, RecordedStep.body
+
+    def unread(self):
+        running.append(self)
+        try:
+            return body(self)
+        finally:
+            running.pop()
 
     def counted(self):
         found = inner(self)
@@ -34,8 +43,10 @@ def at_once(monkeypatch):
         return found
 
     monkeypatch.setattr(Recorder, "applies", lambda loop: True)
+    monkeypatch.setattr(RecordedStep, "body", unread)
     monkeypatch.setattr(RecordedStep, "_record", lambda self: self.body)
     monkeypatch.setattr(RecordedStep, "__call__", counted)
+    monkeypatch.setattr(solution, "unreadable", lambda x: bool(running))
     return made
 
 
@@ -70,6 +81,19 @@ def test_a_broken_step_is_repeated_by_the_loop(at_once, monkeypatch):
     assert recorded.failed == plain.failed == [1]
     assert recorded.stops == plain.stops
     torch.testing.assert_close(parameters(recorded), parameters(plain), rtol=0, atol=1e-10)
+
+
+@pytest.mark.skipif(library() is None, reason="the kernels are not compiled")
+def test_a_replica_that_has_stopped_may_fail(at_once):
+    """The steps of the others are recorded all the same."""
+
+    def broken(loop):
+        if loop.epoch >= 3:
+            poison(1, loop.epoch)(loop)
+
+    result = train("sums", model="energy-edge", callback=broken, **SUMS)
+    assert result.failed == [1]
+    assert sum(step is None for step in at_once) == 1
 
 
 def test_other_tensors_are_recorded_anew(at_once, monkeypatch):

@@ -175,6 +175,8 @@ class Loop:
             late, more = in_time.gradients(self, self.deadline, taken, mask, answer, number)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
+        if self.implicit and config.warm_start:
+            self.warm.put(h, taken.nodes)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
         if config.on_failure != "raise":
             failures = torch.zeros_like(mask), torch.zeros_like(mask)
@@ -182,8 +184,6 @@ class Loop:
             if bool(learning[r]):
                 self.stop(r, True, reason)
         self.update(gradients, self.alive & counts, config.lr_at(self.epoch))
-        if self.implicit and config.warm_start:
-            self.warm.put(h, taken.nodes, self.alive.unsqueeze(1))
         self.iterations = max(self.iterations, int(found.iterations.max()))
         return losses.double()
 
@@ -347,6 +347,10 @@ class Loop:
         row = torch.zeros_like(self.alive)
         row[r] = True
         self._restore(row)
+        if self.warm.value is not None:
+            # The replica is solved with the others from now on. Every solve goes on where the last
+            # one ended, so that it soon takes no iterations.
+            self.warm.value[r] = 0.0
 
     @torch.no_grad()
     def _restore(self, rows: Tensor) -> None:

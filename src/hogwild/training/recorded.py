@@ -124,19 +124,20 @@ class RecordedStep:
         loop, rows = self.loop, self.taken.nodes
         h0 = loop.warm.get(rows)
         with postponed() as failed:
-            losses, gradients, iterations, h = self._gradients(h0)
+            losses, gradients, found, h = self._gradients(h0)
         learning = loop.alive & self.counts
         finite = torch.isfinite(losses) & torch.isfinite(gradients).all(1)
-        broken = torch.stack([(learning & ~finite).any(), *(f.any() for f in failed)])
+        matters = self.mask & learning.unsqueeze(1)  # replicas that have stopped may fail
+        broken = torch.stack([(learning & ~finite).any(), *((f & matters).any() for f in failed)])
         fine = ~broken.any()
         loop.update(gradients, learning & fine, self.lr)
         if h0 is not None and loop.config.warm_start:
-            loop.warm.put(torch.where(fine, h, h0), rows, loop.alive.unsqueeze(1))
-        numbers = torch.stack([fine.double(), iterations.max().double()])
+            loop.warm.put(torch.where(fine, h, h0), rows)
+        numbers = torch.stack([fine.double(), found.iterations.max().double()])
         return (torch.cat([numbers, losses.double()]),)
 
-    def _gradients(self, h0: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Losses [R], gradients [R, P], iterations [R, G] and embeddings [R, N, K]."""
+    def _gradients(self, h0: Tensor | None = None) -> tuple[Tensor, Tensor, Solution, Tensor]:
+        """Losses [R], gradients [R, P], the solution and embeddings of all levels [R, N, K]."""
         loop = self.loop
         learning = loop.alive & self.counts
 
@@ -158,7 +159,7 @@ class RecordedStep:
             more = clip(loop.rows.joined(parts), loop.config.clip)
             losses = losses + deadline.weight * late
             gradients = gradients + deadline.weight * more
-        return losses, gradients, found.iterations, h
+        return losses, gradients, found, h
 
 
 def places(loop: Loop) -> list[int]:
