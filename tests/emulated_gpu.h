@@ -81,9 +81,6 @@ inline double __shfl_xor_sync(unsigned, double x, int mask) {
     return emulated_read(x, (current % 32) ^ mask);
 }
 inline int __shfl_sync(unsigned, int x, int from) { return (int)emulated_read(x, from & 31); }
-inline double __shfl_sync(unsigned, double x, int from, int width) {
-    return emulated_read(x, current % 32 / width * width + from);
-}
 inline int __shfl_up_sync(unsigned, int x, int by) {
     const int lane = current % 32;
     return (int)emulated_read(x, lane < by ? lane : lane - by);

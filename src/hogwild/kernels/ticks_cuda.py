@@ -65,10 +65,6 @@ class Shape:
         nodes: Most nodes of a batch.
         single: Whether numbers are in single precision.
         hubs: Whether a node has more edges than a block has threads.
-        lanes: Threads that compute a node together, beside their edges; 0: nodes have warps of
-            their own.
-        range: Most nodes of a block.
-        registers: Registers of a thread.
     """
 
     design: Design
@@ -78,10 +74,6 @@ class Shape:
     nodes: int
     single: bool = False
     hubs: bool = True
-    lanes: int = 0
-    range: int = RANGE
-    registers: int = 128
-    extra: str = ""
 
     def _sizes(self) -> tuple[tuple[int, int], ...]:
         """Numbers in the context, and in the weights, of the three networks."""
@@ -123,25 +115,23 @@ class Shape:
         tell = k + m + (m * m if curved else 0)
         beside = 0 if gather <= 2 else gather
         numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
-        loop, update = (weights for _, weights in self._sizes()[1:])
-        copied = self.weights if self.replicas else loop + update if self.lanes else 0
-        long = self.nodes + -(-copied // 2) * 2
-        whole = 2 * self.range + 1 + self.nodes + 1 + self.all // 32
-        return self.bytes * numbers + 8 * long + 4 * whole + self.range + 2 * t
+        long = self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
+        whole = 2 * RANGE + 1 + self.nodes + 1 + self.all // 32
+        return self.bytes * numbers + 8 * long + 4 * whole + RANGE + 2 * t
 
     @property
     def all(self) -> int:
         """Threads of a block: those with an edge, then those with a node, in warps of their own."""
-        return self.threads + (0 if self.lanes else -(-self.nodes // 32) * 32)
+        return self.threads + -(-self.nodes // 32) * 32
 
     @property
     def resident(self) -> int:
-        """Blocks that share a multiprocessor, as far as registers and shared memory go."""
+        """Blocks that share a multiprocessor, as far as registers and shared memory go. It has
+        228 KB of shared memory, of which a block uses 1 KB and a multiple of 128 bytes."""
         return max(
             min(
-                cuda.REGISTERS // (self.registers * self.all),
+                cuda.REGISTERS // (REGISTERS[self.single] * self.all),
                 233_472 // (-(-self.shared // 128) * 128 + 1024),
-                32,
             ),
             1,
         )
@@ -149,9 +139,8 @@ class Shape:
     def text(self) -> str:
         """The source for these constants."""
         numbers = {
-            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": self.range,
-            "FINDERS": FINDERS, "LANES": self.lanes,
-            "CLOCK": int("clock" in self.extra), "AHEAD": int("ahead" in self.extra),
+            "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
+            "FINDERS": FINDERS,
             "WEIGHTS": self.weights, "FEW": int(not self.replicas), "NODES": self.nodes,
             "HUBS": int(self.hubs), "REAL": "float" if self.single else "double",
         }  # fmt: skip
@@ -185,26 +174,11 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     degree = graph.num_edges / max(graph.num_nodes, 1)
     most = int(graph.in_degree.max()) if graph.num_nodes else 0
     single, several = h.dtype == torch.float32, h.shape[0] > 1
-    variant = os.environ.get("HOGWILD_TICKS_VARIANT", "old")
-    registers, counts, limit = REGISTERS[single], THREADS[single], RANGE
-    extra = variant
-    variant = "old" if variant.startswith("old") else variant
-    if variant != "old" and step != 2:
-        asked = variant.split("-")
-        counts = tuple(c for c in (128, 64, 32) if c <= int(asked[0]))
-        limit = int(asked[1])
-        registers = int(asked[2 if single else 3])
-    for threads in counts:
+    for threads in THREADS[single]:
         nodes = 8
         while nodes < threads and nodes * degree < 0.9 * threads:
             nodes *= 2
-        lanes = min(threads // nodes, 32) if variant != "old" and step != 2 else 0
-        if lanes:
-            nodes = min(threads // lanes, -(-int(1.1 * threads / max(degree, 1)) // 2) * 2 or 2)
-        shape = Shape(
-            design, step, several, threads, nodes, single, most > threads, lanes, limit, registers,
-            extra,
-        )
+        shape = Shape(design, step, several, threads, nodes, single, most > threads)
         if shape.shared <= room:
             return shape
     return None
@@ -382,7 +356,7 @@ class CudaTicks:
     def _blocks(self, nodes: int) -> tuple[int, int]:
         """Blocks of a launch, and nodes of a block: enough blocks for all multiprocessors."""
         wanted = 2 * driver.multiprocessors(_index(self.device)) * self.shape.resident
-        size = self.shape.range
+        size = RANGE
         while size > 8 and nodes < size * wanted:
             size //= 2
         return -(-nodes // size), size

@@ -11,26 +11,20 @@
 
 namespace hog {
 
-#define HOG_MERGED (HOG_LANES && !HOG_HUBS)
-// Weights of messages along edges. Weights that are copied to shared memory, in numbers of eight bytes: all of
-// them with several replicas, otherwise those of nodes where lanes that compute one node read different ones.
-#define HOG_OF_EDGES (HOG_HEADS * MessageNet::weights())
-#define HOG_COPIED (!HOG_FEW ? HOG_WEIGHTS : HOG_LANES ? HOG_WEIGHTS - HOG_OF_EDGES : 0)
-#define HOG_KEPT ((HOG_COPIED + 1) / 2 * 2)
+// Numbers of eight bytes in front of the rest of the shared memory: the weights, with several replicas.
+#define HOG_KEPT (HOG_FEW ? 0 : (HOG_WEIGHTS + 1) / 2 * 2)
 #define HOG_UNITS (HOG_HEADS * MessageNet::hidden())  // hidden units of all messages along an edge
 
 /// The turns with the updates.
 class Team : public Turns {
   public:
     HOG_METHOD Team(long long time_, int what_, int row, double* shared)
-        : Turns(time_, what_, row, shared + HOG_KEPT), w(HOG_FEW ? hog_weights : (const Real*)shared),
-          w_nodes(HOG_LANES && HOG_FEW ? (const Real*)shared : w + HOG_OF_EDGES) {}
+        : Turns(time_, what_, row, shared + HOG_KEPT), w(HOG_FEW ? hog_weights : (const Real*)shared) {}
 
     /// List the nodes whose turn it is; returns how many there are.
     HOG_METHOD int begin() {
         if (me == 0) *most = 0;
         list();
-        mark(0);
         return listed;
     }
 
@@ -38,7 +32,6 @@ class Team : public Turns {
     HOG_METHOD int batch(int a, int listed_) {
         listed = listed_;
         seat(a);
-        mark(1);
         hear();
         if (what & UPDATE) {
             step();
@@ -50,14 +43,13 @@ class Team : public Turns {
     using Turns::report;
 
   private:
-    const Real *w, *w_nodes;  // all weights; those of the networks of nodes
+    const Real* w;
     Real now[HOG_K];
 
     // -- the updates -------------------------------------------------------------------------------
 
     /// The nodes make their steps, and tell them to the threads of their edges.
     HOG_METHOD void step() {
-        HOG_EACH(c, HOG_K) now[c] = 0;
         if (has_node()) {
             Real* h = hog_ticks.h + replica * HOG_K * hog_ticks.nodes + i;
             Real* packet = hog_ticks.node + (mine * replicas + replica) * HOG_K;
@@ -85,15 +77,13 @@ class Team : public Turns {
                 const double rate = trust;
 #endif
                 now[c] = (Real)(at[c] - rate * g[c]);
-                if (part != c % (HOG_LANES ? HOG_LANES : 1)) continue;
                 h[c * hog_ticks.nodes] = now[c];
                 packet[c] = now[c];
                 tell[c * HOG_NODES + spot] = now[c];
             }
         }
         wait_for_copies();
-        meet();
-        mark(5);
+        __syncthreads();
     }
 
     HOG_METHOD const Real* head(int hd) const { return w + hd * MessageNet::weights(); }
@@ -122,12 +112,12 @@ class Team : public Turns {
 
     /// Take the edges of a round again, with what their threads knew of them.
     HOG_METHOD void again(int round) {
-        meet();
+        __syncthreads();
         take(round);
         fetch_edges(round);
         listen(nullptr);
         wait_for_copies();
-        meet();
+        __syncthreads();
     }
 
     /// What a thread knows of its node.
@@ -137,21 +127,15 @@ class Team : public Turns {
         Real block[HOG_KK], A[HOG_MK], U[HOG_UN * HOG_UN];
 #endif
     };
-    HOG_METHOD const Real* w_loop() const { return w_nodes; }
+    HOG_METHOD const Real* w_loop() const { return head(HOG_HEADS); }
     HOG_METHOD const Real* w_up() const { return w_loop() + LoopNet::weights(); }
-    HOG_METHOD const Real* q_loop() const {  // lanes without a node take part in the work on others
-        return of_nodes + (!HOG_LANES || spot < nodes ? spot : nodes - 1) * HOG_STRIDE(HOG_NODE_ROW);
-    }
+    HOG_METHOD const Real* q_loop() const { return of_nodes + spot * HOG_STRIDE(HOG_NODE_ROW); }
     HOG_METHOD const Real* q_up() const { return q_loop() + LoopNet::context(); }
     HOG_METHOD Real loop_weight() const { return q_up()[UpdateNet::context()]; }
 
     /// The node's message to itself.
     HOG_METHOD void message_to_self(Own& own, Real* slopes, Real* units) const {
-#if HOG_LANES
-        forward_shared<LoopNet, HOG_LANES>(part, w_loop(), q_loop(), now, nullptr, slopes, own.message);
-#else
         forward_from<LoopNet>(w_loop(), q_loop(), now, nullptr, slopes, units, own.message);
-#endif
         HOG_EACH(c, HOG_M) own.message[c] *= loop_weight();
     }
 
@@ -161,15 +145,9 @@ class Team : public Turns {
         const Real one = 1;
         HOG_EACH(c, HOG_M) y[c] = sums[c] + own.message[c];
         HOG_EACH(c, HOG_K) y[HOG_M + c] = now[c];
-#if HOG_LANES
-        forward_shared<UpdateNet, HOG_LANES>(part, w_up(), q_up(), y, nullptr, s, value);
-#else
         forward_from<UpdateNet>(w_up(), q_up(), y, nullptr, s, a, value);
-#endif
         read_again();
-#if HOG_LANES
-        gradient_shared<UpdateNet, HOG_LANES>(part, w_up(), q_up(), s, &one, own.bar);
-#elif HOG_STEP == 2
+#if HOG_STEP == 2
         Real J[HOG_UN];
         expand_majorised<UpdateNet>(w_up(), q_up(), s, a, &one, J, own.bar, own.U);
         HOG_EACH(r, HOG_UN) HOG_EACH(c, r) own.U[c * HOG_UN + r] = own.U[r * HOG_UN + c];
@@ -178,16 +156,14 @@ class Team : public Turns {
 #else
         gradient_by<UpdateNet>(w_up(), q_up(), s, &one, own.bar);
 #endif
-        if (leads()) HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + spot] = own.bar[c];
+        HOG_EACH(c, HOG_M) tell[(HOG_K + c) * HOG_NODES + spot] = own.bar[c];
     }
 
     /// The derivatives of the node's energy, without what comes from its edges.
     HOG_METHOD void reply_to_self(Own& own, const Real* slopes, const Real* units) const {
         Real p[HOG_M], g[HOG_K];
         HOG_EACH(c, HOG_M) p[c] = loop_weight() * own.bar[c];
-#if HOG_LANES
-        gradient_shared<LoopNet, HOG_LANES>(part, w_loop(), q_loop(), slopes, p, g);
-#elif HOG_STEP == 2
+#if HOG_STEP == 2
         expand_majorised<LoopNet>(w_loop(), q_loop(), slopes, units, p, own.A, g, own.block);
         HOG_EACH(r, HOG_K) HOG_EACH(c, r) own.block[c * HOG_K + r] = own.block[r * HOG_K + c];
         HOG_EACH(x, HOG_MK) own.A[x] *= loop_weight();
@@ -246,24 +222,15 @@ class Team : public Turns {
         Real* to = hog_ticks.edge + (place * replicas + replica) * HOG_LETTER;
         HOG_EACH(f, HOG_LETTER) {  // letters along self-loops arrive at once
             if (edge.loop) sums[f] += letter[f];
-            if (edge.on) to[f] = edge.loop ? (Real)0 : letter[f];
+            to[f] = edge.loop ? (Real)0 : letter[f];
         }
         HOG_EACH(f, HOG_SUMS) gathered(f, me) = sums[f];
     }
 
     /// The nodes compute the gradients of their energies; their letters go out.
     HOG_METHOD void send() {
-#if HOG_LANES
-        Real slopes[HOG_UNITS + 1], units[HOG_UNITS + 1];  // of the thread's edge
-        Real own_slopes[share_below<LoopNet, HOG_LANES>(LoopNet::L() - 1) + 1], *own_units = nullptr;
-        const bool works = true;
-#else
-        // A thread has an edge or a node: both use the same registers.
         constexpr int most_units = HOG_UNITS > LoopNet::hidden() ? HOG_UNITS : LoopNet::hidden();
-        Real slopes[most_units + 1], units[most_units + 1];
-        Real *own_slopes = slopes, *own_units = units;
-        const bool works = has_node();
-#endif
+        Real slopes[most_units + 1], units[most_units + 1];  // of the thread's edge, or of its node
         Real sums[HOG_M], added[HOG_SUMS];
         Own node;
         int round = 0;
@@ -271,23 +238,18 @@ class Team : public Turns {
         HOG_EACH(c, HOG_SUMS) added[c] = 0;
         do {
             if (several) again(round);
-            if (edge.on || HOG_MERGED) {  // without a branch both messages are computed side by side
+            if (edge.on) {
                 Real message_[HOG_M];
                 message(message_, slopes, units);
                 HOG_EACH(c, HOG_M) gathered(c, me) = message_[c];
             }
-            mark(6);
-            if (works && (!several || round == 0)) message_to_self(node, own_slopes, own_units);
-            mark(7);
-            meet();
+            if (has_node() && round == 0) message_to_self(node, slopes, units);
+            __syncthreads();
             if (has_node()) add_gathered<HOG_M>(round, sums);
-            mark(8);
             round += HOG_THREADS;
         } while (several && round < edges);
-        if (works) evaluate(sums, node);
-        mark(9);
-        meet();
-        mark(10);
+        if (has_node()) evaluate(sums, node);
+        __syncthreads();
         round = 0;
         do {
             if (several) {
@@ -295,16 +257,13 @@ class Team : public Turns {
                 Real ignored[HOG_M];
                 if (edge.on) message(ignored, slopes, units);
             }
-            if (edge.on || HOG_MERGED) reply(slopes, units);
-            mark(11);
-            if (works && (!several || round == 0)) reply_to_self(node, own_slopes, own_units);
-            mark(12);
-            meet();
+            if (edge.on) reply(slopes, units);
+            if (has_node() && round == 0) reply_to_self(node, slopes, units);
+            __syncthreads();
             if (has_node()) add_gathered<HOG_SUMS>(round, added);
-            mark(13);
             round += HOG_THREADS;
         } while (several && round < edges);
-        if (leads()) remember(node, added);
+        if (has_node()) remember(node, added);
     }
 
     HOG_METHOD void remember(Own& own, Real* added) const {
@@ -349,10 +308,10 @@ extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8) hog_find(long long 
 
 extern "C" __global__ void __launch_bounds__(HOG_ALL, HOG_RESIDENT) hog_tick(long long time, int what) {
     HOG_SHARED(shared);
-#if HOG_LANES || !HOG_FEW
-    const Real* from = hog_ticks.weights + (long long)blockIdx.y * HOG_WEIGHTS + (HOG_WEIGHTS - HOG_COPIED);
-    for (int i = threadIdx.x; i < HOG_COPIED; i += HOG_ALL) ((Real*)shared)[i] = from[i];
-    meet();
+#if !HOG_FEW
+    const Real* from = hog_ticks.weights + (long long)blockIdx.y * HOG_WEIGHTS;
+    for (int i = threadIdx.x; i < HOG_WEIGHTS; i += HOG_ALL) ((Real*)shared)[i] = from[i];
+    __syncthreads();
 #endif
     const int row = (int)(time % hog_ticks.rows);
     Team team(time, what, row, shared);

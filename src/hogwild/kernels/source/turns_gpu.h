@@ -10,14 +10,9 @@ namespace hog {
 enum What { DRAW = 1, FIND = 2, UPDATE = 4 };
 enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 
-// Threads of a block: those with an edge, then those with a node, in warps of their own. With HOG_LANES, all
-// threads take an edge, and HOG_LANES of them compute a node together.
-#if HOG_LANES
-#define HOG_ALL HOG_THREADS
-#else
+// Threads of a block: those with an edge, then those with a node, in warps of their own.
 #define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
-#endif
-#define HOG_AGES 64  // ages that a block counts by itself
+#define HOG_AGES 64     // ages that a block counts by itself
 #define HOG_COUNTERS 8  // of each age: lanes of a warp that add to the same number wait for each other
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
 #define HOG_D (HOG_ENDS * HOG_K)
@@ -33,7 +28,7 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 #define HOG_TELL (HOG_K + HOG_M + HOG_MM)
 #define HOG_STRIDE(row) ((row) + 2)  // of features in shared memory: threads that read the same number of
                                      // different rows use different banks
-#define HOG_BESIDE (HOG_GATHER <= 2)  // what is gathered has room behind the features of its edge
+#define HOG_BESIDE (HOG_GATHER <= 2)  // whether what an edge gathers has room behind its features
 
 /// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
 /// the graph.
@@ -71,6 +66,14 @@ HOG_FN void copy_later(Real* to, const Real* from) {
     to[0] = from[0], to[1] = from[1];
 #endif
 }
+HOG_FN void wait_for_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+/// Lanes of a warp that copy a row together, two numbers each.
+HOG_FN constexpr int copiers(int row) { return row <= 16 ? 8 : row <= 32 ? 16 : 32; }
+
 /// An address that the compiler computes once, and not again from its parts wherever it is used.
 template <class T>
 HOG_FN T* settled(T* at) {
@@ -78,32 +81,6 @@ HOG_FN T* settled(T* at) {
     asm("" : "+l"(at));
 #endif
     return at;
-}
-HOG_FN void wait_for_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-/// Ask for memory that is read soon.
-HOG_FN void ask_for(const void* at) {
-#if defined(__CUDA_ARCH__)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
-#endif
-}
-
-#if HOG_CLOCK
-extern "C" __device__ unsigned long long hog_clock[64];
-#endif
-
-/// The threads of a block wait for each other. A block of one warp needs no barrier.
-HOG_FN void meet() {
-    if (HOG_ALL == 32) __syncwarp();
-    else __syncthreads();
-}
-/// How many threads of the block say yes.
-HOG_FN int count_all(bool yes) {
-    return HOG_ALL == 32 ? __popc(__ballot_sync(~0u, yes)) : __syncthreads_count(yes);
 }
 
 // A time modulo 2^24 and the version of a packet: in the ring, the time of the packet's oldest content; of
@@ -208,14 +185,9 @@ struct Edge {
 class Turns {
   public:
     HOG_METHOD Turns(long long time_, int what_, int row, double* shared)
-        : time(time_), what(what_), me(threadIdx.x) {
+        : time(time_), what(what_), me(threadIdx.x), spot(threadIdx.x - HOG_THREADS) {
 #if !HOG_FEW
         replica = blockIdx.y;
-#endif
-#if HOG_LANES
-        spot = me / HOG_LANES, part = me % HOG_LANES;
-#else
-        spot = me - HOG_THREADS, part = 0;
 #endif
         start = blockIdx.x * hog_ticks.range;
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
@@ -228,7 +200,7 @@ class Turns {
         begins = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
         base = whole, whole += HOG_NODES;
-        most = whole, whole += 1;            // the largest gap
+        most = whole, whole += 1;              // the largest gap
         found = whole, whole += HOG_ALL / 32;  // nodes that each warp found
         who = (unsigned char*)whole;
         owner = who + HOG_RANGE, ages = owner + HOG_THREADS;
@@ -242,43 +214,37 @@ class Turns {
     int replica;
     const long long replicas = hog_ticks.replicas;
 #endif
-    int what, me, spot;           // spot: the place of a thread with a node in the batch
-    int part;                     // the thread's place among those of its node
-    int row_now, row_next;        // rows of this tick and of the next one in the ring
+    int what, me, spot;     // spot: the place of a thread with a node in the batch
+    int row_now, row_next;  // rows of this tick and of the next one in the ring
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
-    long long* letters;         // where those of a node's new packet begin
-    unsigned char *who, *owner, *ages;  // who: the nodes whose turn it is, in the block's range; ages: of packets
-    int *begins, *first, *base, *most, *found;  // begins: the first edges of these nodes
-    int listed, seated, nodes, edges;  // seated: the batch's first node in the list
+    long long* letters;                         // where those of a node's new packet begin
+    int *begins, *first, *base, *most, *found;  // begins: the first edges of the nodes in the list
+    unsigned char *who, *owner, *ages;          // who: these nodes, in the block's range; ages: of packets
+    int listed, seated, nodes, edges;           // seated: the batch's first node in the list
 #if HOG_HUBS
-    bool several;                      // whether the batch takes several rounds
+    bool several;  // whether the batch takes several rounds
 #else
     static constexpr bool several = false;
 #endif
-    long long i, mine;                 // of threads with a node: the node; where its packet goes
+    long long i, mine;  // of threads with a node: the node; where its packet goes
     Edge edge;
 
-#if HOG_CLOCK
-    long long marked = clock64();
-#endif
-    /// A phase ends here.
-    HOG_METHOD void mark(int phase) {
-#if HOG_CLOCK
-        if (me % 32 != 0 || blockIdx.x % 8 != 0) return;
-        const long long now = clock64();
-        atomicAdd(hog_clock + (me >= HOG_THREADS ? 32 : 0) + phase, (unsigned long long)(now - marked));
-        atomicAdd(hog_clock + (me >= HOG_THREADS ? 32 : 0) + 16 + phase, 1ull);
-        marked = now;
-#endif
-    }
     HOG_METHOD bool has_node() const { return spot >= 0 && spot < nodes; }
-    HOG_METHOD bool leads() const { return has_node() && part == 0; }  // one thread of a node
     HOG_METHOD unsigned& ring(int row, long long node) const { return hog_ticks.ring[row * hog_ticks.nodes + node]; }
     /// What the thread of edge e tells its node.
     HOG_METHOD Real& gathered(int f, int e) const {
         return HOG_BESIDE ? of_edges[e * HOG_STRIDE(HOG_ROW) + HOG_ROW + f] : gather[f * HOG_THREADS + e];
     }
     HOG_METHOD int first_edge(int a) const { return first[seated + a] - first[seated]; }
+    /// The edges of this thread's node that are computed in a round: their first thread and the one behind them.
+    HOG_METHOD int from_thread(int round) const {
+        const int from = first_edge(spot) - round;
+        return from > 0 ? from : 0;
+    }
+    HOG_METHOD int until_thread(int round) const {
+        const int until = first_edge(spot + 1) - round;
+        return until < HOG_THREADS ? until : HOG_THREADS;
+    }
 
     // -- whose turn it is --------------------------------------------------------------------------
 
@@ -293,14 +259,14 @@ class Turns {
             if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
             const unsigned all = __ballot_sync(~0u, turn);
             if (lane_ == 0) found[warp] = __popc(all);
-            meet();
+            __syncthreads();
             int before = listed;
             for (int v = 0; v < warps; ++v) {
                 if (v < warp) before += found[v];
                 listed += found[v];
             }
             if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (unsigned char)(at + me - from);
-            meet();
+            __syncthreads();
         }
         if (warp == 0) {
             int sum = 0;
@@ -318,14 +284,14 @@ class Turns {
             }
             if (lane_ == 0) first[0] = 0;
         }
-        meet();
+        __syncthreads();
     }
 
     /// The next batch.
     HOG_METHOD void seat(int a) {
         seated = a;
         const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
-        nodes = count_all(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+        nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
 #if HOG_HUBS
         several = nodes == 0;
         if (several) nodes = 1;
@@ -334,27 +300,11 @@ class Turns {
         if (has_node()) {
             i = start + who[a + spot];
             const int from = first_edge(spot), to = first_edge(spot + 1);
-            if (part == 0) base[spot] = begins[a + spot] - from;
+            base[spot] = begins[a + spot] - from;
             if (!several)
-                for (int e = from + part; e < to; e += HOG_LANES ? HOG_LANES : 1) owner[e] = (unsigned char)spot;
+                for (int e = from; e < to; ++e) owner[e] = (unsigned char)spot;
         }
-        meet();
-    }
-
-    /// Ask for what the next batch reads first.
-    HOG_METHOD void look_ahead() const {
-#if HOG_AHEAD && HOG_LANES
-        const int a = seated + nodes + spot;
-        if (a >= listed) return;
-        const int begin = begins[a], count = first[a + 1] - first[a];
-        const Real* rows = hog_ticks.of_edges + (replica * hog_ticks.edges + begin) * HOG_ROW;
-        const char *at = (const char*)rows, *end = (const char*)(rows + count * HOG_ROW);
-        for (at += part * 128; at < end; at += HOG_LANES * 128) ask_for(at);
-        at = (const char*)(hog_ticks.of_nodes + (replica * hog_ticks.nodes + start + who[a]) * HOG_NODE_ROW);
-        for (int x = part * 128; x < HOG_NODE_ROW * (int)sizeof(Real); x += HOG_LANES * 128) ask_for(at + x);
-        const int turn = part % 4;
-        ask_for((turn == 0 ? (const int*)hog_ticks.held : turn == 1 ? hog_ticks.src : turn == 2 ? hog_ticks.reverse : hog_ticks.order) + begin);
-#endif
+        __syncthreads();
     }
 
     // -- what they hear ----------------------------------------------------------------------------
@@ -362,51 +312,41 @@ class Turns {
     /// Take this thread's edge of a round, if there is one.
     HOG_METHOD void take(int round) {
         edge.on = me < HOG_THREADS && round + me < edges;
-        edge.owner = 0, edge.loop = false;
-        HOG_EACH(c, HOG_K) edge.view[c] = 0;
         if (!edge.on) return;
         edge.owner = several ? 0 : owner[me];
         edge.q = base[edge.owner] + round + me;
     }
 
-    /// A warp copies rows of `count` rows to shared memory, as many rows at once as it has lanes for;
-    /// `from(e)` is where row e is.
-    template <int ROW, class From>
-    HOG_METHOD void copy_rows(int first_row, int step, int count, Real* to, const From& from) const {
-        constexpr int lanes = ROW <= 16 ? 8 : ROW <= 32 ? 16 : 32, together = 32 / lanes;
-        const int lane_ = me % 32, f0 = 2 * (lane_ % lanes);
-        for (int e = first_row * together; e < count; e += step * together) {
-            const int mine_ = e + lane_ / lanes, row = mine_ < count ? mine_ : count - 1;
-            const Real* at = from(row) + f0;
-            HOG_UNROLL for (int f = 0; f < ROW; f += 2 * lanes)
-                if (f + 2 * lanes <= ROW || f + f0 < ROW) copy_later(to + row * HOG_STRIDE(ROW) + f0 + f, at + f);
-        }
+    /// This lane's part of the copy of a row, from its number `f0` on.
+    template <int ROW>
+    HOG_METHOD void copy_row(Real* to, const Real* from, int f0) const {
+        constexpr int at_once = 2 * copiers(ROW);
+        HOG_UNROLL for (int f = 0; f < ROW; f += at_once)
+            if (f + at_once <= ROW || f + f0 < ROW) copy_later(to + f, from + f);
     }
 
     /// Fetch the features of the edges of a round: every warp fetches those of its own edges.
     HOG_METHOD void fetch_edges(int round) const {
+        constexpr int lanes = copiers(HOG_ROW), together = 32 / lanes;
         const int begin = me - me % 32, left = edges - round - begin;
         const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32, mine_ = edge.on ? (int)edge.q : 0;
-        const Real* from = hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW;
-        constexpr int lanes = HOG_ROW <= 16 ? 8 : HOG_ROW <= 32 ? 16 : 32, together = 32 / lanes;
         const int row = me % 32 / lanes, f0 = 2 * (me % lanes);
-        from = settled(from + f0);
+        const Real* from = settled(hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW + f0);
         Real* to = settled(of_edges + (begin + row) * HOG_STRIDE(HOG_ROW) + f0);
-        HOG_UNROLL for (int e = 0; e < 32; e += together) {  // without a loop: few instructions a row
+        HOG_UNROLL for (int e = 0; e < 32; e += together) {  // no loop: what is added to `to` is a constant
             const Real* at = from + (long long)__shfl_sync(~0u, mine_, e + row) * HOG_ROW;
-            if (e + row < count)
-                HOG_UNROLL for (int f = 0; f < HOG_ROW; f += 2 * lanes)
-                    if (f + 2 * lanes <= HOG_ROW || f + f0 < HOG_ROW)
-                        copy_later(to + e * HOG_STRIDE(HOG_ROW) + f, at + f);
+            if (e + row < count) copy_row<HOG_ROW>(to + e * HOG_STRIDE(HOG_ROW), at, f0);
         }
     }
 
     /// Fetch the features of the batch's nodes: the warps take turns.
     HOG_METHOD void fetch_nodes() const {
-        const Real* from = hog_ticks.of_nodes + (replica * hog_ticks.nodes + start) * HOG_NODE_ROW;
-        const unsigned char* who_ = who + seated;
-        copy_rows<HOG_NODE_ROW>(me / 32, HOG_ALL / 32, nodes, of_nodes,
-                                [=](int a) { return from + (long long)who_[a] * HOG_NODE_ROW; });
+        constexpr int lanes = copiers(HOG_NODE_ROW);
+        const int f0 = 2 * (me % lanes);
+        const Real* from = hog_ticks.of_nodes + (replica * hog_ticks.nodes + start) * HOG_NODE_ROW + f0;
+        for (int a = me / lanes; a < nodes; a += HOG_ALL / lanes)
+            copy_row<HOG_NODE_ROW>(of_nodes + a * HOG_STRIDE(HOG_NODE_ROW) + f0,
+                                   from + (long long)who[seated + a] * HOG_NODE_ROW, f0);
     }
 
     /// Read the packet of this thread's edge, and the letter in it if it is read for the first time.
@@ -431,9 +371,8 @@ class Turns {
     /// The sums over the edges of this thread's node in a round, of what the edges' threads gathered.
     template <int FIELDS>
     HOG_METHOD void add_gathered(int round, Real* to) const {
-        const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
-        const int end = until < HOG_THREADS ? until : HOG_THREADS;
-        for (int e = from > 0 ? from : 0; e < end; ++e)
+        const int end = until_thread(round);
+        for (int e = from_thread(round); e < end; ++e)
             HOG_EACH(f, FIELDS) to[f] += gathered(f, e);
     }
 
@@ -444,53 +383,39 @@ class Turns {
     /// Read the packets; file that the nodes send.
     HOG_METHOD void hear() {
         Filed filed;
-        int oldest = 0;  // age
-        HOG_EACH(f, HOG_LETTER) heard[f] = 0;
-        HOG_EACH(c, HOG_K) at[c] = own[c] = 0;
-        if (has_node()) {  // read early what is used behind the next barrier
-            filed.packet = ring(what & FIND ? row_now : row_next, i);
-            if ((what & FIND) && part == 0) {
-                filed.last = hog_ticks.last[i], filed.out = hog_ticks.out_degree[i];
-                if (what & DRAW) filed.key = hog_ticks.node_keys[i];
-            }
-            if (what & UPDATE) {
-                HOG_EACH(c, HOG_K) at[c] = hog_ticks.h[(replica * HOG_K + c) * hog_ticks.nodes + i];
-                HOG_EACH(c, HOG_K) own[c] = remembered()[c];
-            }
-        }
-        take(0);
         Real letter[HOG_LETTER];
+        int oldest = 0, round = 0;  // oldest: age
+        HOG_EACH(f, HOG_LETTER) heard[f] = 0;
+        if (has_node()) read_own(filed);
+        take(0);
         listen(letter);
         if (what & UPDATE) {
             fetch_nodes();
             if (!several) fetch_edges(0);
         }
-        look_ahead();
-        int round = 0;
         for (;;) {
-            meet();
-            mark(2);
-            if (has_node() && (what & FIND)) {
-                const int from = first_edge(spot) - round, until = first_edge(spot + 1) - round;
-                const int end = until < HOG_THREADS ? until : HOG_THREADS;
-                for (int e = from > 0 ? from : 0; e < end; ++e)
-                    oldest = ages[e] > oldest ? ages[e] : oldest;
-            }
+            __syncthreads();
+            if (has_node() && (what & FIND)) oldest = older(oldest, round);
             const bool done = !several || round + HOG_THREADS >= edges;
             if (done && has_node()) file(filed, oldest);  // while the letters are on their way
-            mark(3);
             if (what & UPDATE) {
                 if (edge.on) HOG_EACH(f, HOG_LETTER) gathered(f, me) = letter[f];
-                meet();
+                __syncthreads();
                 if (has_node()) add_gathered<HOG_LETTER>(round, heard);
-                mark(4);
             }
             if (done) return;
-            meet();
+            __syncthreads();
             round += HOG_THREADS;
             take(round);
             listen(letter);
         }
+    }
+
+    /// The largest age of the packets of this thread's node in a round and of those before it.
+    HOG_METHOD int older(int oldest, int round) const {
+        const int end = until_thread(round);
+        for (int e = from_thread(round); e < end; ++e) oldest = ages[e] > oldest ? ages[e] : oldest;
+        return oldest;
     }
 
     /// What is read of a node to file that it sends: its packet, last tick, edges to others and key.
@@ -499,12 +424,21 @@ class Turns {
         long long last, out, key;
     };
 
+    /// Read early what is used of this thread's node behind the next barrier.
+    HOG_METHOD void read_own(Filed& filed) {
+        filed.packet = ring(what & FIND ? row_now : row_next, i);
+        if (what & FIND) filed.last = hog_ticks.last[i], filed.out = hog_ticks.out_degree[i];
+        if ((what & FIND) && (what & DRAW)) filed.key = hog_ticks.node_keys[i];
+        if (!(what & UPDATE)) return;
+        HOG_EACH(c, HOG_K) at[c] = hog_ticks.h[(replica * HOG_K + c) * hog_ticks.nodes + i];
+        HOG_EACH(c, HOG_K) own[c] = remembered()[c];
+    }
+
     /// File that this thread's node sends a packet whose oldest content has this age.
     HOG_METHOD void file(const Filed& filed, int oldest) {
         int version = version_of(filed.packet);
         if (what & FIND) version = version + 1 < (int)hog_ticks.versions ? version + 1 : 0;
         mine = version * hog_ticks.nodes + i;
-        if (part != 0) return;
         letters[spot] = version * hog_ticks.edges;
         if (!(what & FIND)) return;
         ring(row_next, i) = pack(time - oldest, version);
@@ -522,7 +456,7 @@ class Turns {
 
     /// Tell the simulation this block's longest gap.
     HOG_METHOD void report() const {
-        meet();
+        __syncthreads();
         if (me == 0 && *hog_ticks.gap < *most) atomicMax(hog_ticks.gap, (long long)*most);
     }
 };
