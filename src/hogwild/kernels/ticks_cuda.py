@@ -187,7 +187,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
 # The structure of source/turns_gpu.h, in its order.
 _WHOLE = "nodes edges replicas range rows versions numbers stagger delay"
 _ARRAYS = (
-    "begin node_keys edge_keys out_degree order src reverse held loops next turn "
+    "begin node_keys edge_keys out_degree records next turn "
     "node edge h ring content latest updates packets sent last gap packet_ages content_ages "
     "oldest_ages weights of_edges of_nodes rates memory"
 )
@@ -251,16 +251,17 @@ class CudaTicks:
         )
         self.turn = torch.full_like(whole, -1)
         self.order, self.view, self._behind = order, view, False
-        self.held = torch.zeros_like(order).int()
+        loops = graph.src == graph.dst
+        numbered = torch.where(loops[order], ~order, order)
+        known = (torch.zeros_like(order), graph.src[order], graph.reverse[order], numbered)
+        records = torch.stack(known, -1).int()
+        self.held = records[:, 0]
         if view is not None:
             self._hold(slice(None), view[order])
-        loops = graph.src == graph.dst
         self._alive: dict[str, Tensor | None] = {
             **arrays, "begin": begin, "node_keys": node_keys,
-            "edge_keys": edge_keys[order].contiguous(), "order": order.int(),
-            "src": graph.src[order].int(), "reverse": graph.reverse[order].int(),
-            "held": self.held, "next": following, "turn": self.turn,
-            "loops": loops[order].contiguous() if bool(loops.any()) else None,
+            "edge_keys": edge_keys[order].contiguous(), "records": records,
+            "next": following, "turn": self.turn,
             "of_edges": rows.edges, "of_nodes": rows.nodes, "weights": rows.weights,
             "rates": rates, "memory": memory,
         }  # fmt: skip

@@ -30,15 +30,21 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
                                      // different rows use different banks
 #define HOG_BESIDE (HOG_GATHER <= 2)  // whether what an edge gathers has room behind its features
 
-/// A simulation in the memory of the GPU. Edges are numbered by receiver, `order` has their numbers in
-/// the graph.
+/// What is known of an edge: one access reads all of it.
+struct alignas(16) Record {
+    unsigned held;     // the packet that its receiver holds: time, version
+    int src, reverse;  // its sender; its reverse edge in the graph
+    int number;        // its number in the graph; of a self-loop, all bits are turned
+
+    HOG_METHOD bool is_loop() const { return number < 0; }
+};
+
+/// A simulation in the memory of the GPU. Edges are numbered by receiver.
 struct Ticks {
     long long nodes, edges, replicas, range;            // range: nodes of a block
     long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
     const long long *begin, *node_keys, *edge_keys, *out_degree;
-    const int *order, *src, *reverse;
-    unsigned* held;                                     // the packets that edges' receivers hold: time, version
-    const unsigned char* loops;                         // whether an edge is a self-loop; nullptr: none is
+    Record* records;                                    // of the edges
     long long *next, *turn;                             // turn: a node's last tick, if it was given
     Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
     unsigned* ring;                                     // [rows, N] the packet of each node at a tick: pack()
@@ -152,13 +158,14 @@ class Finder {
 
     /// The packet that the receiver of an edge holds from now on.
     HOG_METHOD void hold(int q) const {
-        int age = age_of(hog_ticks.held[q], time);
+        const Record known = hog_ticks.records[q];
+        int age = age_of(known.held, time);
         if (what & DRAW)
             age = (int)draw(hog_ticks.edge_keys[q], time, age < hog_ticks.delay ? age : hog_ticks.delay);
         const int then = row >= age ? row - age : row - age + (int)hog_ticks.rows;
-        const unsigned packet = hog_ticks.ring[then * hog_ticks.nodes + hog_ticks.src[q]];
+        const unsigned packet = hog_ticks.ring[then * hog_ticks.nodes + known.src];
         const int inside = age_of(packet, time);
-        hog_ticks.held[q] = pack(time - age, version_of(packet));
+        hog_ticks.records[q].held = pack(time - age, version_of(packet));
         count_age(0, age);
         count_age(1, inside > age ? inside : age);
     }
@@ -352,16 +359,15 @@ class Turns {
     /// Read the packet of this thread's edge, and the letter in it if it is read for the first time.
     HOG_METHOD void listen(Real* fresh) {
         if (!edge.on) return;
-        edge.loop = hog_ticks.loops && hog_ticks.loops[edge.q];
-        edge.number = hog_ticks.order[edge.q];
-        const unsigned held = hog_ticks.held[edge.q];
-        const int sender = hog_ticks.src[edge.q], back = hog_ticks.reverse[edge.q];
-        const long long version = version_of(held), there = version * hog_ticks.nodes + sender;
-        if (fresh) ages[me] = (unsigned char)age_of(held, time);
+        const Record known = hog_ticks.records[edge.q];
+        edge.loop = known.is_loop();
+        edge.number = edge.loop ? ~known.number : known.number;
+        const long long version = version_of(known.held), there = version * hog_ticks.nodes + known.src;
+        if (fresh) ages[me] = (unsigned char)age_of(known.held, time);
         if (!(what & UPDATE)) return;
         const Real* packet = hog_ticks.node + (there * replicas + replica) * HOG_K;
         if (fresh) {
-            const long long place = version * hog_ticks.edges + back;
+            const long long place = version * hog_ticks.edges + known.reverse;
             const Real* letter = hog_ticks.edge + (place * replicas + replica) * HOG_LETTER;
             HOG_EACH(f, HOG_LETTER) fresh[f] = letter[f];
         }
