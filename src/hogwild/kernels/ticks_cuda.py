@@ -30,7 +30,7 @@ from hogwild_node.rules.gradient import GradientRule
 
 DRAW, FIND, UPDATE = 1, 2, 4
 RANGE = 256
-"""Most nodes of a block."""
+"""Most nodes of a block: a multiple of 32, whose places fit a byte."""
 AGES = 64
 """Ages that a block counts by itself."""
 COUNTERS = 8
@@ -116,7 +116,7 @@ class Shape:
         beside = 0 if gather <= 2 else gather
         numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
         long = self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
-        whole = 2 * RANGE + 1 + self.nodes + 1 + self.all // 32
+        whole = 2 * RANGE + 1 + self.nodes + 1 + 2 * RANGE // 32
         return self.bytes * numbers + 8 * long + 4 * whole + RANGE + 2 * t
 
     @property
@@ -259,7 +259,7 @@ class CudaTicks:
         if view is not None:
             self._hold(slice(None), view[order])
         self._alive: dict[str, Tensor | None] = {
-            **arrays, "begin": begin, "node_keys": node_keys,
+            **arrays, "begin": begin.int(), "node_keys": node_keys,
             "edge_keys": edge_keys[order].contiguous(), "records": records,
             "next": following, "turn": self.turn,
             "of_edges": rows.edges, "of_nodes": rows.nodes, "weights": rows.weights,

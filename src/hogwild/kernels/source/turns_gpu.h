@@ -12,6 +12,7 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 
 // Threads of a block: those with an edge, then those with a node, in warps of their own.
 #define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
+#define HOG_CHUNKS (HOG_RANGE / 32)  // of a block's nodes: a warp lists one of them at a time
 #define HOG_AGES 64     // ages that a block counts by itself
 #define HOG_COUNTERS 8  // of each age: lanes of a warp that add to the same number wait for each other
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
@@ -43,7 +44,8 @@ struct alignas(16) Record {
 struct Ticks {
     long long nodes, edges, replicas, range;            // range: nodes of a block
     long long rows, versions, numbers, stagger, delay;  // rows: of `ring`
-    const long long *begin, *node_keys, *edge_keys, *out_degree;
+    const int* begin;                                   // the first edges of the nodes
+    const long long *node_keys, *edge_keys, *out_degree;
     Record* records;                                    // of the edges
     long long *next, *turn;                             // turn: a node's last tick, if it was given
     Real *node, *edge, *h;                            // packets as in Outbox; h: [R, k, N]
@@ -108,6 +110,16 @@ HOG_FN void add_count(long long* at, long long x) {
     atomicAdd((unsigned long long*)at, (unsigned long long)x);
 }
 
+/// The sum over the lanes of a warp up to this one.
+HOG_FN int up_to_lane(int x) {
+    const int lane_ = threadIdx.x % 32;
+    for (int o = 1; o < 32; o *= 2) {
+        const int other = __shfl_up_sync(~0u, x, o);
+        if (lane_ >= o) x += other;
+    }
+    return x;
+}
+
 /// The packets that nodes hold whose turn it is. A warp takes 32 nodes, and then their edges.
 class Finder {
   public:
@@ -124,14 +136,10 @@ class Finder {
             const long long node = from + lane_;
             int begin = 0, edges = 0;
             if (node < hog_ticks.nodes && has_turn(node, time, what)) {
-                begin = (int)hog_ticks.begin[node];
-                edges = (int)hog_ticks.begin[node + 1] - begin;
+                begin = hog_ticks.begin[node];
+                edges = hog_ticks.begin[node + 1] - begin;
             }
-            int upto = edges;  // edges of this node and of those before it
-            for (int o = 1; o < 32; o *= 2) {
-                const int other = __shfl_up_sync(~0u, upto, o);
-                if (lane_ >= o) upto += other;
-            }
+            const int upto = up_to_lane(edges);
             const int all = __shfl_sync(~0u, upto, 31), shift = begin - (upto - edges);
             for (int x = 0; x < all; x += 32) {
                 int owner = 0;
@@ -207,8 +215,9 @@ class Turns {
         begins = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
         base = whole, whole += HOG_NODES;
-        most = whole, whole += 1;              // the largest gap
-        found = whole, whole += HOG_ALL / 32;  // nodes that each warp found
+        most = whole, whole += 1;  // the largest gap
+        found = whole, whole += HOG_CHUNKS;
+        reached = whole, whole += HOG_CHUNKS;
         who = (unsigned char*)whole;
         owner = who + HOG_RANGE, ages = owner + HOG_THREADS;
     }
@@ -225,7 +234,8 @@ class Turns {
     int row_now, row_next;  // rows of this tick and of the next one in the ring
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
     long long* letters;                         // where those of a node's new packet begin
-    int *begins, *first, *base, *most, *found;  // begins: the first edges of the nodes in the list
+    int *begins, *first, *base, *most;          // begins: the first edges of the nodes in the list
+    int *found, *reached;                       // the nodes in the list, and their edges, of each chunk
     unsigned char *who, *owner, *ages;          // who: these nodes, in the block's range; ages: of packets
     int listed, seated, nodes, edges;           // seated: the batch's first node in the list
 #if HOG_HUBS
@@ -255,42 +265,43 @@ class Turns {
 
     // -- whose turn it is --------------------------------------------------------------------------
 
-    /// List the nodes whose turn it is, and where their edges begin.
+    /// List the nodes whose turn it is, and where their edges begin. A warp takes 32 nodes at a time.
     HOG_METHOD void list() {
-        const long long from = start, end = from + hog_ticks.range;
-        const long long to = end < hog_ticks.nodes ? end : hog_ticks.nodes;
-        const int lane_ = me % 32, warp = me / 32, warps = HOG_ALL / 32;
+        constexpr int warps = HOG_ALL / 32, share = (HOG_CHUNKS + warps - 1) / warps;
+        const int lane_ = me % 32, warp = me / 32;
+        bool turn[share];
+        int begin[share], upto[share];  // upto: edges of the warp's listed nodes up to this one
+        unsigned packet[share], turns[share];
+        HOG_EACH(x, share) {  // all reads at once, also of what is not used then
+            const int at = 32 * (x * warps + warp) + lane_;
+            const long long node = start + at;
+            turn[x] = false, begin[x] = upto[x] = 0, packet[x] = 0;
+            if (at >= (int)hog_ticks.range || node >= hog_ticks.nodes) continue;
+            turn[x] = has_turn(node, time, what);
+            begin[x] = hog_ticks.begin[node], upto[x] = hog_ticks.begin[node + 1] - begin[x];
+            if (what & FIND) packet[x] = ring(row_now, node);
+        }
+        HOG_EACH(x, share) {
+            const int chunk = x * warps + warp, at = 32 * chunk + lane_;
+            const long long node = start + at;
+            const bool there = at < (int)hog_ticks.range && node < hog_ticks.nodes;
+            if ((what & FIND) && there && !turn[x]) ring(row_next, node) = packet[x];
+            turns[x] = __ballot_sync(~0u, turn[x]);
+            upto[x] = up_to_lane(turn[x] ? upto[x] : 0);
+            if (lane_ == 31 && chunk < HOG_CHUNKS) found[chunk] = __popc(turns[x]), reached[chunk] = upto[x];
+        }
+        __syncthreads();
         listed = 0;
-        for (long long at = from; at < to; at += HOG_ALL) {
-            const bool turn = at + me < to && has_turn(at + me, time, what);
-            if ((what & FIND) && !turn && at + me < to) ring(row_next, at + me) = ring(row_now, at + me);
-            const unsigned all = __ballot_sync(~0u, turn);
-            if (lane_ == 0) found[warp] = __popc(all);
-            __syncthreads();
-            int before = listed;
-            for (int v = 0; v < warps; ++v) {
-                if (v < warp) before += found[v];
-                listed += found[v];
-            }
-            if (turn) who[before + __popc(all & ((1u << lane_) - 1))] = (unsigned char)(at + me - from);
-            __syncthreads();
+        HOG_EACH(v, HOG_CHUNKS) listed += found[v];
+        HOG_EACH(x, share) {
+            const int chunk = x * warps + warp;
+            int a = __popc(turns[x] & ((1u << lane_) - 1)), before = 0;
+            HOG_EACH(v, HOG_CHUNKS) if (v < chunk) a += found[v], before += reached[v];
+            if (!turn[x]) continue;
+            who[a] = (unsigned char)(32 * chunk + lane_);
+            begins[a] = begin[x], first[a + 1] = before + upto[x];
         }
-        if (warp == 0) {
-            int sum = 0;
-            for (int at = 0; at < listed; at += 32) {
-                const int a = at + lane_;
-                const long long node = start + who[a < listed ? a : 0];
-                const int begin = (int)hog_ticks.begin[node];
-                int x = a < listed ? (int)hog_ticks.begin[node + 1] - begin : 0;
-                for (int o = 1; o < 32; o *= 2) {
-                    const int other = __shfl_up_sync(~0u, x, o);
-                    if (lane_ >= o) x += other;
-                }
-                if (a < listed) first[a + 1] = sum + x, begins[a] = begin;
-                sum += __shfl_sync(~0u, x, 31);
-            }
-            if (lane_ == 0) first[0] = 0;
-        }
+        if (me == 0) first[0] = 0;
         __syncthreads();
     }
 
