@@ -62,7 +62,7 @@ class Shape:
         step: 0: a number, 1: one for every node, 2: ``"auto"``.
         replicas: Whether there are several replicas.
         threads: Threads of a block with an edge: most edges of a batch.
-        nodes: Most nodes of a batch.
+        nodes: Most nodes of a batch: a power of two.
         single: Whether numbers are in single precision.
         hubs: Whether a node has more edges than a block has threads.
     """
@@ -116,8 +116,8 @@ class Shape:
         beside = 0 if gather <= 2 else gather
         numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
         long = self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
-        whole = 2 * RANGE + 1 + self.nodes + 1 + 2 * RANGE // 32
-        return self.bytes * numbers + 8 * long + 4 * whole + RANGE + 2 * t
+        whole = 2 * RANGE + 1 + 1 + 2 * RANGE // 32
+        return self.bytes * numbers + 8 * long + 4 * whole + RANGE + t
 
     @property
     def all(self) -> int:

@@ -36,6 +36,8 @@ class Team : public Turns {
         if (what & UPDATE) {
             step();
             send();
+        } else {
+            __syncthreads();  // before the next batch's ages are written
         }
         return nodes;
     }

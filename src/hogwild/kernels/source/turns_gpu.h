@@ -214,12 +214,11 @@ class Turns {
         int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
         begins = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
-        base = whole, whole += HOG_NODES;
         most = whole, whole += 1;  // the largest gap
         found = whole, whole += HOG_CHUNKS;
         reached = whole, whole += HOG_CHUNKS;
         who = (unsigned char*)whole;
-        owner = who + HOG_RANGE, ages = owner + HOG_THREADS;
+        ages = who + HOG_RANGE;
     }
 
   protected:
@@ -234,9 +233,9 @@ class Turns {
     int row_now, row_next;  // rows of this tick and of the next one in the ring
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
     long long* letters;                         // where those of a node's new packet begin
-    int *begins, *first, *base, *most;          // begins: the first edges of the nodes in the list
+    int *begins, *first, *most;                 // begins: the first edges of the nodes in the list
     int *found, *reached;                       // the nodes in the list, and their edges, of each chunk
-    unsigned char *who, *owner, *ages;          // who: these nodes, in the block's range; ages: of packets
+    unsigned char *who, *ages;                  // who: these nodes, in the block's range; ages: of packets
     int listed, seated, nodes, edges;           // seated: the batch's first node in the list
 #if HOG_HUBS
     bool several;  // whether the batch takes several rounds
@@ -305,24 +304,27 @@ class Turns {
         __syncthreads();
     }
 
-    /// The next batch.
+    /// The next batch. Every warp counts its nodes by itself: nobody waits.
     HOG_METHOD void seat(int a) {
-        seated = a;
-        const int left = listed - a, limit = left < HOG_NODES ? left : HOG_NODES;
-        nodes = __syncthreads_count(me < limit && first[a + me + 1] - first[a] <= HOG_THREADS);
+        seated = a, nodes = 0;
+        HOG_UNROLL for (int b = 0; b < HOG_NODES; b += 32) {
+            const int c = b + me % 32;
+            const bool fits = c < HOG_NODES && a + c < listed && first[a + c + 1] - first[a] <= HOG_THREADS;
+            nodes += __popc(__ballot_sync(~0u, fits));
+        }
 #if HOG_HUBS
         several = nodes == 0;
         if (several) nodes = 1;
 #endif
         edges = first_edge(nodes);
-        if (has_node()) {
-            i = start + who[a + spot];
-            const int from = first_edge(spot), to = first_edge(spot + 1);
-            base[spot] = begins[a + spot] - from;
-            if (!several)
-                for (int e = from; e < to; ++e) owner[e] = (unsigned char)spot;
-        }
-        __syncthreads();
+        if (has_node()) i = start + who[a + spot];
+    }
+
+    /// The place of the node that has edge e of all edges in the list, among the places from `a` to `end`.
+    HOG_METHOD int place_of(int e, int a, int end) const {
+        HOG_UNROLL for (int o = HOG_NODES / 2; o > 0; o /= 2)
+            if (a + o < end && first[a + o] <= e) a += o;
+        return a;
     }
 
     // -- what they hear ----------------------------------------------------------------------------
@@ -331,8 +333,9 @@ class Turns {
     HOG_METHOD void take(int round) {
         edge.on = me < HOG_THREADS && round + me < edges;
         if (!edge.on) return;
-        edge.owner = several ? 0 : owner[me];
-        edge.q = base[edge.owner] + round + me;
+        const int e = first[seated] + round + me, a = place_of(e, seated, seated + nodes);
+        edge.owner = a - seated;
+        edge.q = begins[a] + e - first[a];
     }
 
     /// This lane's part of the copy of a row, from its number `f0` on.
