@@ -25,6 +25,7 @@ class Team : public Turns {
     HOG_METHOD int begin() {
         if (me == 0) *most = 0;
         list();
+        look_ahead(0);
         return listed;
     }
 
@@ -37,6 +38,7 @@ class Team : public Turns {
             step();
             send();
         } else {
+            look_ahead(seated + nodes);
             __syncthreads();  // before the next batch's ages are written
         }
         return nodes;
@@ -117,7 +119,7 @@ class Team : public Turns {
         __syncthreads();
         take(round);
         fetch_edges(round);
-        listen(nullptr);
+        if (edge.on) listen(hog_ticks.records[edge.q], nullptr);
         wait_for_copies();
         __syncthreads();
     }
@@ -250,6 +252,7 @@ class Team : public Turns {
             if (has_node()) add_gathered<HOG_M>(round, sums);
             round += HOG_THREADS;
         } while (several && round < edges);
+        look_ahead(seated + nodes);  // while the threads of edges wait for their nodes
         if (has_node()) evaluate(sums, node);
         __syncthreads();
         round = 0;

@@ -64,14 +64,15 @@ __constant__ Ticks hog_ticks;
 __constant__ Real hog_weights[HOG_FEW ? HOG_WEIGHTS : 1];
 }
 
-/// Copy two numbers to shared memory without waiting for them.
-HOG_FN void copy_later(Real* to, const Real* from) {
+/// Copy some things to shared memory without waiting for them.
+template <int COUNT, class T>
+HOG_FN void copy_later(T* to, const T* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     const unsigned at = (unsigned)__cvta_generic_to_shared(to);
     // Nobody reads `to` before wait_for_copies; the compiler need not read constants again.
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(2 * sizeof(Real)));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(COUNT * sizeof(T)));
 #else
-    to[0] = from[0], to[1] = from[1];
+    HOG_EACH(x, COUNT) to[x] = from[x];
 #endif
 }
 HOG_FN void wait_for_copies() {
@@ -206,7 +207,8 @@ class Turns {
 #endif
         start = blockIdx.x * hog_ticks.range;
         row_now = row, row_next = row + 1 < (int)hog_ticks.rows ? row + 1 : 0;
-        letters = (long long*)shared;
+        records = (Record*)shared;
+        letters = (long long*)(records + HOG_THREADS);
         of_edges = (Real*)(letters + HOG_NODES);
         of_nodes = of_edges + HOG_THREADS * HOG_STRIDE(HOG_ROW);
         gather = of_nodes + HOG_NODES * HOG_STRIDE(HOG_NODE_ROW);
@@ -232,6 +234,7 @@ class Turns {
     int what, me, spot;     // spot: the place of a thread with a node in the batch
     int row_now, row_next;  // rows of this tick and of the next one in the ring
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
+    Record* records;                            // of the batch's edges, then of the next one's
     long long* letters;                         // where those of a node's new packet begin
     int *begins, *first, *most;                 // begins: the first edges of the nodes in the list
     int *found, *reached;                       // the nodes in the list, and their edges, of each chunk
@@ -327,6 +330,15 @@ class Turns {
         return a;
     }
 
+    /// Ask for the record of this thread's edge in the batch that begins at place `a` of the list: when it
+    /// begins, it can read packets at once. Edges that do not fit in that batch are asked for in vain.
+    HOG_METHOD void look_ahead(int a) const {
+        const int left = listed - a, end = a + (left < HOG_NODES ? left : HOG_NODES), e = first[a] + me;
+        if (me >= HOG_THREADS || e >= first[end]) return;
+        const int b = place_of(e, a, end);
+        copy_later<1>(records + me, hog_ticks.records + begins[b] + e - first[b]);
+    }
+
     // -- what they hear ----------------------------------------------------------------------------
 
     /// Take this thread's edge of a round, if there is one.
@@ -343,7 +355,7 @@ class Turns {
     HOG_METHOD void copy_row(Real* to, const Real* from, int f0) const {
         constexpr int at_once = 2 * copiers(ROW);
         HOG_UNROLL for (int f = 0; f < ROW; f += at_once)
-            if (f + at_once <= ROW || f + f0 < ROW) copy_later(to + f, from + f);
+            if (f + at_once <= ROW || f + f0 < ROW) copy_later<2>(to + f, from + f);
     }
 
     /// Fetch the features of the edges of a round: every warp fetches those of its own edges.
@@ -371,9 +383,7 @@ class Turns {
     }
 
     /// Read the packet of this thread's edge, and the letter in it if it is read for the first time.
-    HOG_METHOD void listen(Real* fresh) {
-        if (!edge.on) return;
-        const Record known = hog_ticks.records[edge.q];
+    HOG_METHOD void listen(const Record known, Real* fresh) {
         edge.loop = known.is_loop();
         edge.number = edge.loop ? ~known.number : known.number;
         const long long version = version_of(known.held), there = version * hog_ticks.nodes + known.src;
@@ -408,7 +418,8 @@ class Turns {
         HOG_EACH(f, HOG_LETTER) heard[f] = 0;
         if (has_node()) read_own(filed);
         take(0);
-        listen(letter);
+        wait_for_copies();
+        if (edge.on) listen(records[me], letter);
         if (what & UPDATE) {
             fetch_nodes();
             if (!several) fetch_edges(0);
@@ -427,7 +438,7 @@ class Turns {
             __syncthreads();
             round += HOG_THREADS;
             take(round);
-            listen(letter);
+            if (edge.on) listen(hog_ticks.records[edge.q], letter);
         }
     }
 
