@@ -30,7 +30,7 @@ from hogwild_node.rules.gradient import GradientRule
 
 DRAW, FIND, UPDATE = 1, 2, 4
 RANGE = 256
-"""Most nodes of a block: a multiple of 32, whose places fit a byte."""
+"""Most nodes of a block: a multiple of 32."""
 AGES = 64
 """Ages that a block counts by itself."""
 COUNTERS = 8
@@ -117,7 +117,7 @@ class Shape:
         numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
         long = self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
         whole = 2 * RANGE + 1 + 1 + 2 * RANGE // 32
-        return self.bytes * numbers + 8 * long + 4 * whole + RANGE + (1 + 16) * t
+        return self.bytes * numbers + 8 * long + 4 * whole + 2 * RANGE + (1 + 16) * t
 
     @property
     def all(self) -> int:

@@ -219,8 +219,8 @@ class Turns {
         most = whole, whole += 1;  // the largest gap
         found = whole, whole += HOG_CHUNKS;
         reached = whole, whole += HOG_CHUNKS;
-        who = (unsigned char*)whole;
-        ages = who + HOG_RANGE;
+        who = (unsigned short*)whole;
+        ages = (unsigned char*)(who + HOG_RANGE);
     }
 
   protected:
@@ -238,7 +238,8 @@ class Turns {
     long long* letters;                         // where those of a node's new packet begin
     int *begins, *first, *most;                 // begins: the first edges of the nodes in the list
     int *found, *reached;                       // the nodes in the list, and their edges, of each chunk
-    unsigned char *who, *ages;                  // who: these nodes, in the block's range; ages: of packets
+    unsigned short* who;                        // these nodes, in the block's range
+    unsigned char* ages;                        // of packets
     int listed, seated, nodes, edges;           // seated: the batch's first node in the list
 #if HOG_HUBS
     bool several;  // whether the batch takes several rounds
@@ -300,7 +301,7 @@ class Turns {
             int a = __popc(turns[x] & ((1u << lane_) - 1)), before = 0;
             HOG_EACH(v, HOG_CHUNKS) if (v < chunk) a += found[v], before += reached[v];
             if (!turn[x]) continue;
-            who[a] = (unsigned char)(32 * chunk + lane_);
+            who[a] = (unsigned short)(32 * chunk + lane_);
             begins[a] = begin[x], first[a + 1] = before + upto[x];
         }
         if (me == 0) first[0] = 0;
