@@ -11,7 +11,7 @@ must at least read and write, a second, as a share of what copying a large array
 and the activations (an exponential, a logarithm and a division each) a second, on a CPU also as a
 share of what a loop of the same function reaches that does nothing else, on one thread.
 
-``--device cuda`` measures a GPU, where a tick of gradient steps is two launches. The activations
+``--device cuda`` measures a GPU, where a tick of gradient steps is one launch. The activations
 are then also a share of what the GPU's units for double precision could compute if they did nothing
 else: an activation takes ``OPERATIONS`` of them.
 """

@@ -42,9 +42,6 @@ extern "C" void set_constants(const Ticks* ticks, const Real* weights) {
 extern "C" void run_tick(int x, int y, double* shared, long long time, int what) {
     emulate(x, y, HOG_ALL, shared, [=] { hog_tick(time, what); });
 }
-extern "C" void run_find(int x, double* shared, long long time, int what, int blocks) {
-    emulate(x, 0, HOG_FINDERS, shared, [=] { hog_find(time, what, blocks); });
-}
 """
 
 
@@ -116,22 +113,16 @@ class EmulatedTicks(CudaTicks):
     def _blocks(self, nodes):
         return -(-nodes // 8), 8
 
-    def _blocks_of_finders(self, edges):
-        return 2 if edges > 100 else 1
-
     def _here(self):
         return True
 
     def _write(self):
         pass  # before every launch: a library has one set of constants
 
-    def _launch(self, name, blocks, replicas, threads, shared):
-        room = torch.zeros(shared // 8 + 1, dtype=torch.float64)
+    def _launch(self, replicas):
+        room = torch.zeros(self.shape.shared // 8 + 1, dtype=torch.float64)
         at = ctypes.c_void_p(room.data_ptr())
         self.library.set_constants(ctypes.byref(self._ticks), ctypes.byref(self._weights))
         for y in range(replicas):
-            for x in range(blocks):
-                if name == "hog_find":
-                    self.library.run_find(x, at, self._time, self._what, self._finders)
-                else:
-                    self.library.run_tick(x, y, at, self._time, self._what)
+            for x in range(self.blocks):
+                self.library.run_tick(x, y, at, self._time, self._what)

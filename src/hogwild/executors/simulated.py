@@ -210,7 +210,7 @@ class Simulation:
         return post
 
     def _launched(self) -> CudaTicks | str:
-        """Ticks in two launches on a GPU; or why there are none."""
+        """Ticks in one launch on a GPU; or why there are none."""
         made = ticks_of(self.rule, self.graph, self.h, self.outbox.depth)
         if isinstance(made, str):
             return made

@@ -1,8 +1,8 @@
-"""Ticks of gradient steps on a GPU: two launches a tick, and nothing is read back between ticks.
+"""Ticks of gradient steps on a GPU: one launch a tick, and nothing is read back between ticks.
 
-``source/ticks.cu`` is compiled for one model by NVRTC. The first kernel draws the packets that the
-nodes hold whose turn it is. The second one computes the updates and files what the nodes send, in
-the arrays of the simulation.
+``source/ticks.cu`` is compiled for one model by NVRTC. The kernel draws the packets that the nodes
+hold whose turn it is, computes the updates and files what the nodes send, in the arrays of the
+simulation. With several replicas, a second launch computes the updates.
 """
 
 from __future__ import annotations
@@ -31,12 +31,9 @@ from hogwild_node.rules.gradient import GradientRule
 DRAW, FIND, UPDATE = 1, 2, 4
 RANGE = 256
 """Most nodes of a block: a multiple of 32."""
-AGES = 64
-"""Ages that a block counts by itself."""
-COUNTERS = 8
-"""Counters of each age in a block: threads that add to the same number wait for each other."""
-FINDERS = 256
-"""Threads of a block that draws packets."""
+COUNTERS = 2 * 64 * 4
+"""Counters of ages in a block: of packets and of content, four for each age below 64, because
+threads that add to the same number wait for each other."""
 MOST_DEPTH = 253
 """Age of the oldest packet: a version of a packet is kept in eight bits."""
 MOST_WEIGHTS = 2_000
@@ -116,7 +113,7 @@ class Shape:
         beside = 0 if gather <= 2 else gather
         numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
         long = self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
-        whole = 2 * RANGE + 1 + 1 + 2 * RANGE // 32
+        whole = 2 * RANGE + 1 + COUNTERS + 3 + t + 2 * RANGE // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 2 * RANGE + (1 + 16) * t
 
     @property
@@ -140,7 +137,6 @@ class Shape:
         """The source for these constants."""
         numbers = {
             "STEP": self.step, "ROW": self.row, "NODE_ROW": self.node_row, "RANGE": RANGE,
-            "FINDERS": FINDERS,
             "WEIGHTS": self.weights, "FEW": int(not self.replicas), "NODES": self.nodes,
             "HUBS": int(self.hubs), "REAL": "float" if self.single else "double",
         }  # fmt: skip
@@ -285,12 +281,7 @@ class CudaTicks:
         number = ctypes.c_float if shape.single else ctypes.c_double
         self._weights = (number * len(given))(*given)
         self._time, self._what = ctypes.c_longlong(), ctypes.c_int()
-        self._finders = ctypes.c_int(self._blocks_of_finders(e))
-        when = (self._time, self._what)
-        self._arguments = {
-            "hog_find": _addresses(*when, self._finders),
-            "hog_tick": _addresses(*when),
-        }
+        self._arguments = _addresses(self._time, self._what)
         self._load()
 
     def _hold(self, edges: Tensor | slice, view: Tensor) -> None:
@@ -343,16 +334,13 @@ class CudaTicks:
         index = _index(self.device)
         code = _code(self.shape, torch.cuda.get_device_capability(index))
         # A module of its own, because constants belong to a module.
-        self._module = driver.Module(code, index, ("hog_find", "hog_tick"))
+        self._module = driver.Module(code, index, ("hog_tick",))
         weakref.finalize(self, self._module.unload).atexit = False
         self._module.write("hog_weights", self._weights)
 
     def _write(self) -> None:
         """Tell the kernels where the arrays are."""
         self._module.write("hog_ticks", self._ticks)
-
-    def _blocks_of_finders(self, edges: int) -> int:
-        return max(min(-(-edges // FINDERS), 8 * driver.multiprocessors(_index(self.device))), 1)
 
     def _blocks(self, nodes: int) -> tuple[int, int]:
         """Blocks of a launch, and nodes of a block: enough blocks for all multiprocessors."""
@@ -368,9 +356,10 @@ class CudaTicks:
         self._stream = torch.cuda.current_stream(index).cuda_stream
         return torch.cuda.current_device() == index
 
-    def _launch(self, name: str, blocks: int, replicas: int, threads: int, shared: int) -> None:
-        function, arguments = self._module.functions[name], self._arguments[name]
-        driver.launch(function, (blocks, replicas), threads, shared, self._stream, arguments)
+    def _launch(self, replicas: int) -> None:
+        function, shape = self._module.functions["hog_tick"], self.shape
+        grid = self.blocks, replicas
+        driver.launch(function, grid, shape.all, shape.shared, self._stream, self._arguments)
 
     # -- ticks -------------------------------------------------------------------------------------
 
@@ -412,14 +401,12 @@ class CudaTicks:
                 self._launch_all(time, draw)
 
     def _launch_all(self, time: int, draw: int) -> None:
-        self._time.value, self._what.value = time, draw
-        self._launch("hog_find", self._finders.value, 1, FINDERS, 4 * (2 * AGES * COUNTERS + 2))
-        replicas, shape = self._ticks.replicas, self.shape
+        self._time.value, replicas = time, self._ticks.replicas
         # All replicas have the same schedule: with several, one launch files it for all of them.
         parts = ((draw | FIND | UPDATE, 1),)
         for what, count in parts if replicas == 1 else ((draw | FIND, 1), (UPDATE, replicas)):
             self._what.value = what
-            self._launch("hog_tick", self.blocks, count, shape.all, shape.shared)
+            self._launch(count)
 
     def _make_room(self, time: int) -> None:
         """Make room to count ages up to ``time``."""

@@ -1,5 +1,5 @@
-// A tick of gradient steps on a GPU, in two launches: one draws the packets that nodes hold, the other one
-// computes the updates and files what is sent. Nothing is read back.
+// A tick of gradient steps on a GPU, in one launch: it draws the packets that nodes hold, computes the
+// updates and files what is sent. Nothing is read back.
 //
 // hogwild/kernels/ticks_cuda.py compiles this file for one model. simulator.h and stars.h have the same
 // arithmetic for a CPU, hogwild/asynchrony/history.py has the meaning of the arrays. A block of threads
@@ -23,7 +23,7 @@ class Team : public Turns {
 
     /// List the nodes whose turn it is; returns how many there are.
     HOG_METHOD int begin() {
-        if (me == 0) *most = 0;
+        count_nothing();
         list();
         look_ahead(0);
         return listed;
@@ -305,11 +305,6 @@ HOG_LARGE int make_batch(long long time, int what, int row, int a, int listed) {
 }  // namespace hog
 
 using namespace hog;
-
-extern "C" __global__ void __launch_bounds__(HOG_FINDERS, 8) hog_find(long long time, int what, int blocks) {
-    HOG_SHARED(shared);
-    Finder(time, what, (int*)shared).run(HOG_FINDERS, blocks);
-}
 
 extern "C" __global__ void __launch_bounds__(HOG_ALL, HOG_RESIDENT) hog_tick(long long time, int what) {
     HOG_SHARED(shared);

@@ -14,7 +14,7 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 #define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
 #define HOG_CHUNKS (HOG_RANGE / 32)  // of a block's nodes: a warp lists one of them at a time
 #define HOG_AGES 64     // ages that a block counts by itself
-#define HOG_COUNTERS 8  // of each age: lanes of a warp that add to the same number wait for each other
+#define HOG_COUNTERS 4  // of each age: lanes of a warp that add to the same number wait for each other
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
 #define HOG_D (HOG_ENDS * HOG_K)
 #define HOG_UN (HOG_M + HOG_K)
@@ -121,72 +121,6 @@ HOG_FN int up_to_lane(int x) {
     return x;
 }
 
-/// The packets that nodes hold whose turn it is. A warp takes 32 nodes, and then their edges.
-class Finder {
-  public:
-    HOG_METHOD Finder(long long time_, int what_, int* shared)
-        : time(time_), what(what_), row((int)(time_ % hog_ticks.rows)), counts(shared),
-          most(shared + 2 * HOG_AGES * HOG_COUNTERS) {}
-
-    HOG_METHOD void run(int threads, int blocks) {
-        for (int x = threadIdx.x; x < 2 * HOG_AGES * HOG_COUNTERS + 2; x += threads) counts[x] = 0;
-        __syncthreads();
-        const int lane_ = threadIdx.x % 32, warps = threads / 32;
-        const long long warp = (long long)blockIdx.x * warps + threadIdx.x / 32;
-        for (long long from = 32 * warp; from < hog_ticks.nodes; from += 32ll * warps * blocks) {
-            const long long node = from + lane_;
-            int begin = 0, edges = 0;
-            if (node < hog_ticks.nodes && has_turn(node, time, what)) {
-                begin = hog_ticks.begin[node];
-                edges = hog_ticks.begin[node + 1] - begin;
-            }
-            const int upto = up_to_lane(edges);
-            const int all = __shfl_sync(~0u, upto, 31), shift = begin - (upto - edges);
-            for (int x = 0; x < all; x += 32) {
-                int owner = 0;
-                for (int o = 16; o > 0; o /= 2)
-                    if (__shfl_sync(~0u, upto, owner + o - 1) <= x + lane_) owner += o;
-                const int q = __shfl_sync(~0u, shift, owner) + x + lane_;
-                if (x + lane_ < all) hold(q);
-            }
-        }
-        __syncthreads();
-        for (int x = threadIdx.x; x < 2 * HOG_AGES; x += threads) {
-            int sum = 0;
-            HOG_EACH(c, HOG_COUNTERS) sum += counts[x * HOG_COUNTERS + c];
-            if (sum) add_count((x < HOG_AGES ? hog_ticks.packet_ages : hog_ticks.content_ages) + x % HOG_AGES, sum);
-        }
-        if (threadIdx.x < 2 && hog_ticks.oldest_ages[threadIdx.x] < most[threadIdx.x])
-            atomicMax(hog_ticks.oldest_ages + threadIdx.x, (long long)most[threadIdx.x]);
-    }
-
-  private:
-    long long time;
-    int what, row;
-    int *counts, *most;  // most: the largest age of packets and of content
-
-    /// The packet that the receiver of an edge holds from now on.
-    HOG_METHOD void hold(int q) const {
-        const Record known = hog_ticks.records[q];
-        int age = age_of(known.held, time);
-        if (what & DRAW)
-            age = (int)draw(hog_ticks.edge_keys[q], time, age < hog_ticks.delay ? age : hog_ticks.delay);
-        const int then = row >= age ? row - age : row - age + (int)hog_ticks.rows;
-        const unsigned packet = hog_ticks.ring[then * hog_ticks.nodes + known.src];
-        const int inside = age_of(packet, time);
-        hog_ticks.records[q].held = pack(time - age, version_of(packet));
-        count_age(0, age);
-        count_age(1, inside > age ? inside : age);
-    }
-
-    HOG_METHOD void count_age(int kind, int age) const {
-        if (age > most[kind]) atomicMax(most + kind, age);
-        if (age < HOG_AGES)
-            atomicAdd(counts + (kind * HOG_AGES + age) * HOG_COUNTERS + threadIdx.x % HOG_COUNTERS, 1);
-        else add_count((kind ? hog_ticks.content_ages : hog_ticks.packet_ages) + age, 1);
-    }
-};
-
 /// An edge of a batch, which its thread knows.
 struct Edge {
     bool on;        // whether the thread has an edge
@@ -216,7 +150,9 @@ class Turns {
         int* whole = (int*)(tell + HOG_NODES * HOG_TELL);
         begins = whole, whole += HOG_RANGE;
         first = whole, whole += HOG_RANGE + 1;
-        most = whole, whole += 1;  // the largest gap
+        counts = whole, whole += 2 * HOG_AGES * HOG_COUNTERS;
+        most = whole, whole += 3;
+        packets = (unsigned*)whole, whole += HOG_THREADS;
         found = whole, whole += HOG_CHUNKS;
         reached = whole, whole += HOG_CHUNKS;
         who = (unsigned short*)whole;
@@ -236,7 +172,9 @@ class Turns {
     Real *of_edges, *of_nodes, *gather, *tell;  // of_edges, of_nodes: features of the batch
     Record* records;                            // of the batch's edges, then of the next one's
     long long* letters;                         // where those of a node's new packet begin
-    int *begins, *first, *most;                 // begins: the first edges of the nodes in the list
+    unsigned* packets;                          // in the ring, of these edges
+    int *begins, *first;                        // begins: the first edges of the nodes in the list
+    int *counts, *most;                         // of ages; the largest ages of packets and content, and gap
     int *found, *reached;                       // the nodes in the list, and their edges, of each chunk
     unsigned short* who;                        // these nodes, in the block's range
     unsigned char* ages;                        // of packets
@@ -331,13 +269,53 @@ class Turns {
         return a;
     }
 
-    /// Ask for the record of this thread's edge in the batch that begins at place `a` of the list: when it
-    /// begins, it can read packets at once. Edges that do not fit in that batch are asked for in vain.
+    // -- which packets they hold -------------------------------------------------------------------
+
+    /// Read the record of this thread's edge in the batch that begins at place `a` of the list, and ask for
+    /// the packet: when the batch begins, both are there. Edges that do not fit in it are read in vain.
     HOG_METHOD void look_ahead(int a) const {
         const int left = listed - a, end = a + (left < HOG_NODES ? left : HOG_NODES), e = first[a] + me;
         if (me >= HOG_THREADS || e >= first[end]) return;
         const int b = place_of(e, a, end);
-        copy_later<1>(records + me, hog_ticks.records + begins[b] + e - first[b]);
+        ask(begins[b] + e - first[b]);
+    }
+
+    /// Read the record of edge q, and ask for the packet that its receiver holds from now on.
+    HOG_METHOD void ask(long long q) const {
+        Record known = hog_ticks.records[q];
+        if (what & FIND) {
+            int age = age_of(known.held, time);
+            if (what & DRAW)
+                age = (int)draw(hog_ticks.edge_keys[q], time, age < hog_ticks.delay ? age : hog_ticks.delay);
+            const int then = row_now >= age ? row_now - age : row_now - age + (int)hog_ticks.rows;
+            copy_later<1>(packets + me, &ring(then, known.src));
+            known.held = pack(time - age, 0);
+        }
+        records[me] = known;
+    }
+
+    /// The record of this thread's edge, whose receiver holds the packet that was asked for.
+    HOG_METHOD Record hold() const {
+        Record known = records[me];
+        if (what & FIND) {
+            known.held |= (unsigned)version_of(packets[me]);
+            hog_ticks.records[edge.q].held = known.held;
+        }
+        return known;
+    }
+
+    /// Count the packet of this thread's edge and its content.
+    HOG_METHOD void count() const {
+        const int age = age_of(records[me].held, time), inside = age_of(packets[me], time);
+        count_age(0, age);
+        count_age(1, inside > age ? inside : age);
+    }
+
+    /// Count a packet (0), or its content (1), of this age.
+    HOG_METHOD void count_age(int kind, int age) const {
+        if (age > most[kind]) atomicMax(most + kind, age);
+        if (age < HOG_AGES) atomicAdd(counts + (kind * HOG_AGES + age) * HOG_COUNTERS + me % HOG_COUNTERS, 1);
+        else add_count((kind ? hog_ticks.content_ages : hog_ticks.packet_ages) + age, 1);
     }
 
     // -- what they hear ----------------------------------------------------------------------------
@@ -420,12 +398,13 @@ class Turns {
         if (has_node()) read_own(filed);
         take(0);
         wait_for_copies();
-        if (edge.on) listen(records[me], letter);
+        if (edge.on) listen(hold(), letter);
         if (what & UPDATE) {
             fetch_nodes();
             if (!several) fetch_edges(0);
         }
         for (;;) {
+            if (edge.on && (what & FIND)) count();  // while packets are on their way
             __syncthreads();
             if (has_node() && (what & FIND)) oldest = older(oldest, round);
             const bool done = !several || round + HOG_THREADS >= edges;
@@ -439,7 +418,9 @@ class Turns {
             __syncthreads();
             round += HOG_THREADS;
             take(round);
-            if (edge.on) listen(hog_ticks.records[edge.q], letter);
+            if (edge.on) ask(edge.q);
+            wait_for_copies();
+            if (edge.on) listen(hold(), letter);
         }
     }
 
@@ -480,16 +461,29 @@ class Turns {
         add_count(hog_ticks.packets + i, filed.out);
         add_count(hog_ticks.sent + i, filed.out * hog_ticks.numbers);
         hog_ticks.last[i] = time;
-        atomicMax(most, (int)(time - filed.last));
+        atomicMax(most + 2, (int)(time - filed.last));
         if (!(what & DRAW)) return;
         hog_ticks.next[i] = time + 1 + draw(filed.key, time, hog_ticks.stagger - 1);
         if (!(what & UPDATE)) hog_ticks.turn[i] = time;  // a second launch updates the node
     }
 
-    /// Tell the simulation this block's longest gap.
+    /// Nothing is counted so far.
+    HOG_METHOD void count_nothing() const {
+        for (int x = me; x < 2 * HOG_AGES * HOG_COUNTERS; x += HOG_ALL) counts[x] = 0;
+        if (me < 3) most[me] = 0;
+    }
+
+    /// Tell the simulation what this block counted.
     HOG_METHOD void report() const {
         __syncthreads();
-        if (me == 0 && *hog_ticks.gap < *most) atomicMax(hog_ticks.gap, (long long)*most);
+        for (int x = me; x < 2 * HOG_AGES; x += HOG_ALL) {
+            int sum = 0;
+            HOG_EACH(c, HOG_COUNTERS) sum += counts[x * HOG_COUNTERS + c];
+            if (sum) add_count((x < HOG_AGES ? hog_ticks.packet_ages : hog_ticks.content_ages) + x % HOG_AGES, sum);
+        }
+        if (me >= 3) return;
+        long long* to = me < 2 ? hog_ticks.oldest_ages + me : hog_ticks.gap;
+        if (*to < most[me]) atomicMax(to, (long long)most[me]);
     }
 };
 
