@@ -110,8 +110,9 @@ class Shape:
         curved = self.step == 2
         gather = max(k + (k * k + m * k if curved else 0), m)
         tell = k + m + (m * m if curved else 0)
-        beside = 0 if gather <= 2 else gather
-        numbers = t * (self.row + 2 + beside) + self.nodes * (self.node_row + 2 + tell)
+        wide = 16 // self.bytes
+        beside = 0 if gather <= wide else gather
+        numbers = t * (self.row + wide + beside) + self.nodes * (self.node_row + wide + tell)
         long = self.nodes + (-(-self.weights // 2) * 2 if self.replicas else 0)
         whole = 2 * RANGE + 1 + COUNTERS + 3 + t + 2 * RANGE // 32
         return self.bytes * numbers + 8 * long + 4 * whole + 2 * RANGE + (1 + 16) * t

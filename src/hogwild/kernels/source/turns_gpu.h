@@ -27,9 +27,10 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 #define HOG_SUMS (HOG_K + HOG_KK + HOG_MK)  // what an edge adds to sums of its receiver
 #define HOG_GATHER (HOG_SUMS > HOG_M ? HOG_SUMS : HOG_M)
 #define HOG_TELL (HOG_K + HOG_M + HOG_MM)
-#define HOG_STRIDE(row) ((row) + 2)  // of features in shared memory: threads that read the same number of
-                                     // different rows use different banks
-#define HOG_BESIDE (HOG_GATHER <= 2)  // whether what an edge gathers has room behind its features
+#define HOG_WIDE (16 / (int)sizeof(Real))   // numbers that one access moves
+#define HOG_STRIDE(row) ((row) + HOG_WIDE)  // of features in shared memory: threads that read the same numbers
+                                            // of different rows use different banks
+#define HOG_BESIDE (HOG_GATHER <= HOG_WIDE)  // whether what an edge gathers has room behind its features
 
 /// What is known of an edge: one access reads all of it.
 struct alignas(16) Record {
@@ -80,8 +81,8 @@ HOG_FN void wait_for_copies() {
     asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
-/// Lanes of a warp that copy a row together, two numbers each.
-HOG_FN constexpr int copiers(int row) { return row <= 16 ? 8 : row <= 32 ? 16 : 32; }
+/// Lanes of a warp that copy a row together, HOG_WIDE numbers each.
+HOG_FN constexpr int copiers(int row) { return row <= 8 * HOG_WIDE ? 8 : row <= 16 * HOG_WIDE ? 16 : 32; }
 
 /// An address that the compiler computes once, and not again from its parts wherever it is used.
 template <class T>
@@ -274,8 +275,9 @@ class Turns {
     /// Read the record of this thread's edge in the batch that begins at place `a` of the list, and ask for
     /// the packet: when the batch begins, both are there. Edges that do not fit in it are read in vain.
     HOG_METHOD void look_ahead(int a) const {
+        if (me >= HOG_THREADS) return;
         const int left = listed - a, end = a + (left < HOG_NODES ? left : HOG_NODES), e = first[a] + me;
-        if (me >= HOG_THREADS || e >= first[end]) return;
+        if (e >= first[end]) return;
         const int b = place_of(e, a, end);
         ask(begins[b] + e - first[b]);
     }
@@ -332,9 +334,9 @@ class Turns {
     /// This lane's part of the copy of a row, from its number `f0` on.
     template <int ROW>
     HOG_METHOD void copy_row(Real* to, const Real* from, int f0) const {
-        constexpr int at_once = 2 * copiers(ROW);
+        constexpr int at_once = HOG_WIDE * copiers(ROW);
         HOG_UNROLL for (int f = 0; f < ROW; f += at_once)
-            if (f + at_once <= ROW || f + f0 < ROW) copy_later<2>(to + f, from + f);
+            if (f + at_once <= ROW || f + f0 < ROW) copy_later<HOG_WIDE>(to + f, from + f);
     }
 
     /// Fetch the features of the edges of a round: every warp fetches those of its own edges.
@@ -342,7 +344,7 @@ class Turns {
         constexpr int lanes = copiers(HOG_ROW), together = 32 / lanes;
         const int begin = me - me % 32, left = edges - round - begin;
         const int count = me >= HOG_THREADS ? 0 : left < 32 ? left : 32, mine_ = edge.on ? (int)edge.q : 0;
-        const int row = me % 32 / lanes, f0 = 2 * (me % lanes);
+        const int row = me % 32 / lanes, f0 = HOG_WIDE * (me % lanes);
         const Real* from = settled(hog_ticks.of_edges + replica * hog_ticks.edges * HOG_ROW + f0);
         Real* to = settled(of_edges + (begin + row) * HOG_STRIDE(HOG_ROW) + f0);
         HOG_UNROLL for (int e = 0; e < 32; e += together) {  // no loop: what is added to `to` is a constant
@@ -354,7 +356,7 @@ class Turns {
     /// Fetch the features of the batch's nodes: the warps take turns.
     HOG_METHOD void fetch_nodes() const {
         constexpr int lanes = copiers(HOG_NODE_ROW);
-        const int f0 = 2 * (me % lanes);
+        const int f0 = HOG_WIDE * (me % lanes);
         const Real* from = hog_ticks.of_nodes + (replica * hog_ticks.nodes + start) * HOG_NODE_ROW + f0;
         for (int a = me / lanes; a < nodes; a += HOG_ALL / lanes)
             copy_row<HOG_NODE_ROW>(of_nodes + a * HOG_STRIDE(HOG_NODE_ROW) + f0,
