@@ -315,7 +315,8 @@ class EnergyConv(ImplicitConv):
         given = given_by(nets)
         if given is None or type(x) is not Tensor:
             return "parameters are functions of others (pruned, for instance), or x is no tensor"
-        if any(p.device != x.device for p in given):
+        device = x.device
+        if any(p.device != device for p in given):
             return f"the features are on {x.device}, and some parameters are not"
         design = self._design(heard is None)
         if not design.fits:
@@ -331,7 +332,7 @@ class EnergyConv(ImplicitConv):
         made = kernel.of(native, graph, design, posing)
         if self.solver.adjoint_rtol is not None:
             made.rtol = self.solver.adjoint_rtol
-        elif nets[0].wy[0].dtype != torch.float64:
+        elif given[0].dtype != torch.float64:
             made.rtol = 1e-6  # gradients in float32 have no more digits
         return made
 
