@@ -372,14 +372,14 @@ HOG_API void hog_tiling_copy(const void* tiling, int64_t* node, int64_t* tile, u
     std::copy(t.to.begin(), t.to.end(), ends + t.to.size());
 }
 
-/// out [length]: entries of `count` arrays side by side, by their numbers; the entry behind the last is
-/// zero. `from_single`, `to_single`: whether the arrays and `out` have single precision.
+/// Entries of `count` arrays side by side, by their numbers `index`, into the arrays `outs`; the entry
+/// behind the last array is zero. `from_single`, `to_single`: which of both have single precision.
 HOG_API int hog_gather(int64_t count, const void* const* arrays, const int64_t* sizes,
-                       int64_t from_single, int64_t length, const int64_t* index, int64_t to_single,
-                       void* out, char* why, int64_t why_size) {
+                       int64_t from_single, const int64_t* index, int64_t into, void* const* outs,
+                       const int64_t* lengths, int64_t to_single, char* why, int64_t why_size) {
     return guarded(why, why_size, [&] {
         const auto gather = [&](auto from, auto to) {
-            gather_entries<decltype(from)>(count, arrays, sizes, length, index, (decltype(to)*)out);
+            gather_entries<decltype(from), decltype(to)>(count, arrays, sizes, index, into, outs, lengths);
         };
         if (from_single && to_single) gather(float(), float());
         else if (from_single) gather(float(), double());
