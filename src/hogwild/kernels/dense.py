@@ -50,6 +50,14 @@ def readable(tensors: Sequence[Tensor], dtype: torch.dtype) -> bool:
     )
 
 
+def unheard(net: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether this is the library's own network of this kind, and nobody listens to it."""
+    return type(net) is kind and not (
+        net._forward_hooks or net._forward_pre_hooks or net._backward_hooks
+        or net._backward_pre_hooks
+    )  # fmt: skip
+
+
 def watched() -> bool:
     """Whether torch must see every operation: it compiles, transforms functions, differentiates
     forwards, chooses dtypes, or somebody else computes (tensors without numbers, for instance)."""

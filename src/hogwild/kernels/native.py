@@ -56,6 +56,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
          _INT],
     ),
     "gather": (ctypes.c_int, [_INT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
+    "attend": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 6, _INT]),
+    "attend_back": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 10, _INT]),
     "project": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 3, *[_INT] * 3, *[_AT] * 2, _INT]),
     "project_back": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 2, *[_INT] * 3, *[_AT] * 3, _INT]),
     "read": (ctypes.c_int, [_AT, _REAL, _AT, _INT, *[_AT] * 5, _INT]),

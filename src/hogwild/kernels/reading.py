@@ -23,6 +23,7 @@ from hogwild.kernels.dense import (
     items,
     readable,
     require,
+    unheard,
     watched,
 )
 from hogwild.kernels.native import Library, library
@@ -47,7 +48,8 @@ def read(
     """
     networks = (node,) if graph is None else (node, graph)
     native = library()
-    if native is not None and h.is_cpu and all(map(_plain, networks)) and not watched():
+    plain = h.is_cpu and all(unheard(net, MLP) for net in networks)
+    if native is not None and plain and not watched():
         given = [p for net in networks for p in _parameters(net)]
         fits = _fits(networks, h, given)
         named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
@@ -63,14 +65,6 @@ def _on_torch(
     if graph is None:
         return y
     return graph(y.mean(-2, keepdim=True) if batch is None else global_mean_pool(y, batch, size))
-
-
-def _plain(net: object) -> bool:
-    """Whether this is the library's own perceptron, and nobody listens to it."""
-    return type(net) is MLP and not (
-        net._forward_hooks or net._forward_pre_hooks or net._backward_hooks
-        or net._backward_pre_hooks
-    )  # fmt: skip
 
 
 def _parameters(net: MLP) -> list[Tensor]:

@@ -23,6 +23,7 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.attention import attend
 from hogwild.kernels.chunks import ChunkedEnergyKernel
 from hogwild.kernels.cuda import CudaEnergyKernel
 from hogwild.kernels.energy import EnergyKernel
@@ -416,7 +417,7 @@ class EnergyConv(ImplicitConv):
         if weight is not None:
             weight = weight.view(1, 1, 1, graph.num_edges)
         if self.attention is not None:
-            alpha = self.attention(x, edge_attr, graph, heard)
+            alpha = attend(self.attention, x, edge_attr, graph, heard)
             alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, graph.num_edges)
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight
