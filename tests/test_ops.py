@@ -105,3 +105,12 @@ def test_scatter_is_the_transpose_of_gather():
     torch.testing.assert_close(left, right)
     assert torch.autograd.gradcheck(lambda v: ops.gather(v, index), x)
     assert torch.autograd.gradcheck(lambda v: ops.scatter(v, index, 4), y)
+
+
+def test_all_finite():
+    big = torch.tensor(torch.finfo(torch.float32).max)
+    assert ops.all_finite(torch.empty(0))
+    assert ops.all_finite(torch.stack([big, big]).requires_grad_())  # the sum overflows
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        assert not ops.all_finite(torch.tensor([1.0, bad]))
+    assert not ops.all_finite(torch.tensor([torch.inf, -torch.inf]))

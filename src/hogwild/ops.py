@@ -19,6 +19,7 @@ function               computes, for each replica and each row n   shapes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -42,6 +43,12 @@ def precise(device: str) -> AbstractContextManager[object]:
     if torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether a tensor holds no NaN and no infinite values. One of them makes the sum NaN or
+    infinite. Where the sum is, the numbers may only be large, and all are looked at."""
+    return math.isfinite(float(x.detach().sum())) or bool(torch.isfinite(x).all())
 
 
 def as_field(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -112,3 +112,26 @@ def test_embeddings_of_another_shape_are_refused(name):
     for wrong in (h[..., :8], h[0], h.expand(2, -1, -1)):
         with pytest.raises(FeatureError, match="expected"):
             calls[name](wrong)
+
+
+@pytest.mark.parametrize("change", ["dtype", "layout", "size"])
+def test_parameters_that_changed_since_are_not_written_like_the_old_ones(change):
+    """Nobody counts what is assigned to ``.data`` between the two passes. Compiled code must not
+    write gradients of the old sizes into arrays of the new ones."""
+    conv = layer(2, 0.1)
+    posed = conv.kernel(odd_graph(1, [9, 30, 1], 1.4, False, None)).posing
+    layout, given = posed._layout, posed._given
+    assert layout.reads(given)
+    one = next(p for p in given if p.dim() > 1 and min(p.shape[-2:]) > 1)
+    if change == "dtype":
+        one.data = one.data.float()
+    elif change == "layout":
+        one.data = one.data.mT.contiguous().mT
+    else:
+        one.data = one.data[..., :1, :].clone()
+    assert not layout.reads(given)
+    if change != "size":
+        parts = [torch.randn(shape, **DOUBLE) for shape in layout.shapes]
+        for p, g in zip(given, layout.original(parts, given, posed._native), strict=True):
+            assert g.shape == p.shape
+            assert g.dtype == torch.float64

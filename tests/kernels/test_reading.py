@@ -154,8 +154,7 @@ def test_parameters_that_are_functions_of_others_are_left_to_torch():
     net, h = case(None, None)
     torch.nn.utils.parametrize.register_parametrization(net.node.weight, "1", Doubled())
     assert reading._parameters(net.node) != list(net.node.weight) + list(net.node.bias)
-    shapes = reading._shapes(net.node)
-    assert not reading._fits(net.node, h, reading._parameters(net.node), shapes)
+    assert not reading._fits((net.node,), h, reading._parameters(net.node))
 
 
 def test_tensors_without_numbers_are_left_to_torch():

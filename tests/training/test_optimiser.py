@@ -60,3 +60,16 @@ def test_rows_read_and_write(replicas):
     assert torch.equal(rows.gradients(), expected)
     rows.write(values + 1)
     assert torch.equal(rows.values(), values + 1)
+    rows.forget()
+    assert torch.equal(rows.gradients(), torch.zeros_like(values))
+
+
+def test_rows_write_notices():
+    """What was saved for a backward pass is not overwritten unnoticed."""
+    module = torch.nn.Module()
+    module.a = torch.nn.Parameter(torch.randn(2, 3).T)  # not contiguous
+    rows = Rows(module, None)
+    loss = module.a.square().sum()
+    rows.write(rows.values() + 1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

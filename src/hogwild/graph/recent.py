@@ -56,7 +56,9 @@ class Recent(Generic[V]):
 
 def _key(tensors: Tensors, options: tuple[Hashable, ...]) -> Hashable | None:
     """Identity and version of the tensors, with the options; ``None``: torch counts no versions."""
-    if any(x is not None and x.is_inference() for x in tensors):
-        return None
-    found = ((id(x), x._version, x.data_ptr(), x.shape) if x is not None else x for x in tensors)
+    found: list[Hashable] = []
+    for x in tensors:
+        if x is not None and x.is_inference():
+            return None
+        found.append(None if x is None else (id(x), x._version, x.data_ptr(), x.shape))
     return tuple(found), options

@@ -7,12 +7,14 @@ them on one thread.
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address
@@ -48,14 +50,43 @@ def readable(tensors: Sequence[Tensor], dtype: torch.dtype) -> bool:
     )
 
 
-def addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-    """The addresses of contiguous tensors."""
-    return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
+def unheard(net: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether this is the library's own network of this kind, and nobody listens to it."""
+    return type(net) is kind and not (
+        net._forward_hooks or net._forward_pre_hooks or net._backward_hooks
+        or net._backward_pre_hooks
+    )  # fmt: skip
 
 
-def integers(numbers: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-    """An array for the compiled library."""
-    return (ctypes.c_int64 * len(numbers))(*numbers)
+def watched() -> bool:
+    """Whether torch must see every operation: it compiles, transforms functions, differentiates
+    forwards, chooses dtypes, or somebody else computes (tensors without numbers, for instance)."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_dispatch_stack() > 0
+    )
+
+
+def applied(function: Any, *given: Any) -> Any:
+    """``function.apply(*given)`` of a :class:`torch.autograd.Function`. Where no function is
+    transformed, torch's own ``apply`` only looks at every argument once more, which takes as long
+    as all else that it does."""
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*given)
+    return super(torch.autograd.Function, function).apply(*given)
+
+
+def addresses(tensors: Sequence[Tensor]) -> bytes:
+    """The addresses of contiguous tensors, as an array for the compiled library."""
+    return struct.pack(f"{len(tensors)}P", *[x.data_ptr() for x in tensors])
+
+
+def integers(numbers: Sequence[int]) -> bytes:
+    """An array of 64-bit integers for the compiled library."""
+    return struct.pack(f"{len(numbers)}q", *numbers)
 
 
 def require(outcome: tuple[int, str]) -> None:
@@ -68,24 +99,24 @@ def require(outcome: tuple[int, str]) -> None:
 def gather(
     native: Library,
     arrays: Sequence[Tensor],
-    sizes: ctypes.Array[ctypes.c_int64],
+    sizes: bytes,
     index: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:
-    """Entries of contiguous arrays side by side, by their numbers ``index`` [n]: [n]. The entry
-    behind the last array is zero. ``sizes`` are the lengths of the arrays."""
-    out = torch.empty(index.numel(), dtype=dtype)
-    single = arrays[0].dtype == torch.float32
+    into: Sequence[Tensor],
+    lengths: bytes,
+) -> None:
+    """Write entries of contiguous arrays side by side, by their numbers ``index`` [n], into other
+    contiguous arrays side by side, [n] in all. The entry behind the last array is zero. ``sizes``
+    and ``lengths`` are the numbers of entries of the arrays."""
+    single, to_single = (some[0].dtype == torch.float32 for some in (arrays, into))
     require(
         native.call(
-            "gather", len(arrays), addresses(arrays), sizes, single, index.numel(),
-            index.data_ptr(), dtype == torch.float32, out.data_ptr(),
+            "gather", len(arrays), addresses(arrays), sizes, single, index.data_ptr(), len(into),
+            addresses(into), lengths, to_single,
         )
     )  # fmt: skip
-    return out
 
 
-def _strides(x: Tensor) -> tuple[int, int, int]:
+def strides(x: Tensor) -> tuple[int, int, int]:
     """Strides of features [1 or R, p, n]; replicas may share them."""
     replica, column, row = x.stride()
     return replica if x.size(0) > 1 else 0, column, row
@@ -98,7 +129,7 @@ def project(native: Library, weight: Tensor, x: Tensor, shift: Tensor | None) ->
     require(
         native.call(
             "project", r, t, p, x.size(-1), weight.data_ptr(), address(shift), x.data_ptr(),
-            *_strides(x), out.data_ptr(),
+            *strides(x), out.data_ptr(),
         )
     )  # fmt: skip
     return out
@@ -112,7 +143,7 @@ def project_back(native: Library, found: Tensor, x: Tensor) -> tuple[Tensor, Ten
     shift = torch.empty(r, t, dtype=found.dtype)
     require(
         native.call(
-            "project_back", r, t, x.size(-2), n, found.data_ptr(), x.data_ptr(), *_strides(x),
+            "project_back", r, t, x.size(-2), n, found.data_ptr(), x.data_ptr(), *strides(x),
             weight.data_ptr(), shift.data_ptr(),
         )
     )  # fmt: skip

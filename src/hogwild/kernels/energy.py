@@ -121,16 +121,18 @@ class EnergyKernel:
         """Raise unless every array has the shape and the dtype that the library reads."""
         t, r, h = self.tensors, self.replicas, self.design.heads
         n, e = self.graph.num_nodes, self.graph.num_edges
-        for name, found, allowed in (
+        known: list[tuple[str, Tensor, list[tuple[int, ...]]]] = [
             ("parameters", t.parameters, [(r, self.sizes.parameters)]),
             ("nodes", t.nodes, [(r, self.sizes.node_rows, n)]),
-            ("edges", t.edges, [(r, self.sizes.edge_rows, e)]),
-            ("weight", t.weight, [(a, b, e) for a in (1, r) for b in (1, h)]),
-            ("loop_weight", t.loop_weight, [(n,)]),
-        ):
-            if found is None:
-                continue
-            if tuple(found.shape) not in allowed or found.dtype != torch.float64:
+        ]
+        if t.edges is not None:
+            known.append(("edges", t.edges, [(r, self.sizes.edge_rows, e)]))
+        if t.weight is not None:
+            known.append(("weight", t.weight, [(a, b, e) for a in (1, r) for b in (1, h)]))
+        if t.loop_weight is not None:
+            known.append(("loop_weight", t.loop_weight, [(n,)]))
+        for name, found, allowed in known:
+            if found.shape not in allowed or found.dtype != torch.float64:
                 raise FeatureError(
                     f"the posed tensor {name} has shape {tuple(found.shape)} and dtype "
                     f"{found.dtype}; expected float64 and one of the shapes {allowed}"
@@ -145,7 +147,8 @@ class EnergyKernel:
             raise FeatureError(
                 f"embeddings, or gradients of them, have shape {tuple(x.shape)}; expected {shape}"
             )
-        return x.detach().to(torch.float64).contiguous()
+        x = x.detach() if x.requires_grad else x
+        return x.to(torch.float64).contiguous()
 
     @staticmethod
     def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
@@ -211,7 +214,8 @@ class EnergyKernel:
     ) -> Solution:  # fmt: skip
         """Solve from ``h0`` [R, k, N] (``None``: zero)."""
         replicas, graphs, like = self.replicas, self.graph.num_graphs, self.tensors.nodes
-        h = like.new_empty(replicas, self.design.channels, self.graph.num_nodes).detach()
+        shape = (replicas, self.design.channels, self.graph.num_nodes)
+        h = torch.empty(shape, dtype=torch.float64, device=like.device)
         status = torch.empty(replicas, graphs, dtype=torch.long, device=like.device)
         found = Solution(h, status, torch.empty_like(status), h.new_empty(replicas, graphs))
         options = (atol, rtol, max_iter, max_backtracks, patience)

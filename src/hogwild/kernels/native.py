@@ -26,6 +26,7 @@ SWITCH = "HOGWILD_KERNELS"
 """The environment variable that switches the compiled library off, ``HOGWILD_KERNELS=off``, or asks
 for one of several instruction sets, such as ``HOGWILD_KERNELS=avx2``."""
 
+_WORDS = ctypes.c_char * 512
 _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "digest": (ctypes.c_char_p, []),
@@ -54,7 +55,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 3, _REAL, _INT, *[_AT] * 7,
          _INT],
     ),
-    "gather": (ctypes.c_int, [_INT, _AT, _AT, _INT, _INT, _AT, _INT, *[_AT] * 2, _INT]),
+    "gather": (ctypes.c_int, [_INT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
+    "attend": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 6, _INT]),
+    "attend_back": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 10, _INT]),
     "project": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 3, *[_INT] * 3, *[_AT] * 2, _INT]),
     "project_back": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 2, *[_INT] * 3, *[_AT] * 3, _INT]),
     "read": (ctypes.c_int, [_AT, _REAL, _AT, _INT, *[_AT] * 5, _INT]),
@@ -95,7 +98,7 @@ class Library:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function that explains a failure in words; its result, and the words."""
-        why = ctypes.create_string_buffer(512)
+        why = _WORDS()
         return getattr(self, name)(*arguments, why, len(why)), why.value.decode()
 
 

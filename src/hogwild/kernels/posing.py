@@ -101,14 +101,15 @@ class Tensors:
 
     def detach(self) -> Tensors:
         """The same tensors without autograd, contiguous."""
+        others = (self.edges, self.weight, self.loop_weight)
+        rest = (None if x is None else _plain(x) for x in others)
+        return Tensors(_plain(self.parameters), _plain(self.nodes), *rest)
 
-        def plain(x: Tensor | None) -> Tensor | None:
-            return None if x is None else x.detach().contiguous()
 
-        return Tensors(
-            self.parameters.detach().contiguous(), self.nodes.detach().contiguous(),
-            plain(self.edges), plain(self.weight), plain(self.loop_weight),
-        )  # fmt: skip
+def _plain(x: Tensor) -> Tensor:
+    """A tensor without autograd, contiguous; itself, if it is (torch takes longer to find out)."""
+    x = x.detach() if x.requires_grad else x
+    return x if x.is_contiguous() else x.contiguous()
 
 
 class Layout:
@@ -187,6 +188,7 @@ class Layout:
             parts.append(first[..., 2 * p :])
         self.shapes = [part.shape for part in parts]
         self._sizes = [part.numel() for part in parts]
+        self._lengths = lengths
         self._part_sizes = integers(self._sizes)
         self._given_sizes = integers(lengths)
         arranged = torch.cat([part.flatten() for part in parts])
@@ -202,30 +204,37 @@ class Layout:
         """The layout of these arguments of the constructor; the same object for the same ones."""
         return cls(*given)
 
+    def reads(self, given: Sequence[Tensor]) -> bool:
+        """Whether compiled code on a CPU can read these parameters, and write gradients of them."""
+        dtype = self._zero.dtype
+        known = dtype in (torch.float32, torch.float64) and readable(given, dtype)
+        return known and [p.numel() for p in given] == self._lengths
+
     def arranged(self, given: Sequence[Tensor], native: Library | None) -> list[Tensor]:
         """All parts, in float64, from the parameters."""
+        if native is not None and self.reads(given):
+            into = [torch.empty(shape, dtype=torch.float64) for shape in self.shapes]
+            gather(native, given, self._given_sizes, self._arranged, into, self._part_sizes)
+            return into
         dtype = self._zero.dtype
-        known = dtype in (torch.float32, torch.float64)
-        if native is not None and known and readable(given, dtype):
-            flat = gather(native, given, self._given_sizes, self._arranged, torch.float64)
-        else:
-            if any(p.dtype != dtype for p in given):
-                given = [p.to(dtype) for p in given]
-            flat = _flatten_dense_tensors([*given, self._zero])  # one call, not one a parameter
-            flat = flat.index_select(0, self._arranged).double()
+        if any(p.dtype != dtype for p in given):
+            given = [p.to(dtype) for p in given]
+        flat = _flatten_dense_tensors([*given, self._zero])  # one call, not one a parameter
+        flat = flat.index_select(0, self._arranged).double()
         parts = flat.split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def original(
         self, parts: Sequence[Tensor], given: Sequence[Tensor], native: Library | None
-    ) -> tuple[Tensor, ...]:
+    ) -> Sequence[Tensor]:
         """The gradients of the parameters, from those of all parts, which are contiguous."""
-        dtype = self._zero.dtype
-        if native is not None and dtype in (torch.float32, torch.float64):
-            flat = gather(native, parts, self._part_sizes, self._original, dtype)
-        else:
-            flat = torch.cat([part.view(-1) for part in parts])
-            flat = flat.index_select(0, self._original).to(dtype)
+        if native is not None and self.reads(given):
+            # Tensors of their own: autograd takes them as they are, and views take it longer.
+            into = [torch.empty_like(p) for p in given]
+            gather(native, parts, self._part_sizes, self._original, into, self._given_sizes)
+            return into
+        flat = torch.cat([part.view(-1) for part in parts])
+        flat = flat.index_select(0, self._original).to(self._zero.dtype)
         found: tuple[Tensor, ...] = _unflatten_dense_tensors(flat, given)
         return found
 

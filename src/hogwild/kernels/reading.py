@@ -3,21 +3,29 @@ of graphs, another one on the mean of every graph's nodes. Autograd sees one fun
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._utils import _unflatten_dense_tensors
-from torch.autograd import forward_ad
 from torch_geometric.nn import global_mean_pool
 
 from hogwild.errors import GraphError
-from hogwild.kernels.dense import SMALL, addresses, integers, items, readable, require
+from hogwild.kernels.dense import (
+    SMALL,
+    addresses,
+    applied,
+    integers,
+    items,
+    readable,
+    require,
+    unheard,
+    watched,
+)
 from hogwild.kernels.native import Library, library
 from hogwild.kernels.plan import address
 from hogwild.nn.mlp import MLP
@@ -40,9 +48,10 @@ def read(
     """
     networks = (node,) if graph is None else (node, graph)
     native = library()
-    if native is not None and h.is_cpu and all(map(_plain, networks)) and not _watched():
+    plain = h.is_cpu and all(unheard(net, MLP) for net in networks)
+    if native is not None and plain and not watched():
         given = [p for net in networks for p in _parameters(net)]
-        fits = _fits(node, h, given, [shape for net in networks for shape in _shapes(net)])
+        fits = _fits(networks, h, given)
         named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
         if fits and named:
             return _read(native, networks, h, given, batch, size)
@@ -58,50 +67,34 @@ def _on_torch(
     return graph(y.mean(-2, keepdim=True) if batch is None else global_mean_pool(y, batch, size))
 
 
-def _plain(net: object) -> bool:
-    """Whether this is the library's own perceptron, and nobody listens to it."""
-    return type(net) is MLP and not (
-        net._forward_hooks or net._forward_pre_hooks or net._backward_hooks
-        or net._backward_pre_hooks
-    )  # fmt: skip
-
-
-def _watched() -> bool:
-    """Whether torch must see every operation: it compiles, transforms functions, differentiates
-    forwards, chooses dtypes, or somebody else computes (tensors without numbers, for instance)."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled("cpu")
-        or torch._C._len_torch_dispatch_stack() > 0
-    )
-
-
 def _parameters(net: MLP) -> list[Tensor]:
     """All weights, then all biases; fewer where torch has replaced some."""
-    return [p for name in ("weight", "bias") for p in items(getattr(net, name)) or ()]
+    return [p for group in net._modules.values() if group is not None for p in items(group) or ()]
 
 
-def _shapes(net: MLP) -> list[tuple[int, ...]]:
-    """The shapes of all weights, then of all biases."""
-    lead = () if net.replicas is None else (net.replicas,)
-    sizes = net.channels
-    weights = [(*lead, b, a) for a, b in pairwise(sizes)]
-    return [*weights, *((*lead, b) for b in sizes[1:])]
+@lru_cache(maxsize=64)
+def _shapes(lead: tuple[int, ...], *networks: tuple[int, ...]) -> tuple[list[torch.Size], int]:
+    """Of perceptrons of these widths: the shapes of all weights and then of all biases, of one
+    after the other, and how many numbers they have."""
+    shapes: list[torch.Size] = []
+    for sizes in networks:
+        shapes += [torch.Size((*lead, b, a)) for a, b in pairwise(sizes)]
+        shapes += [torch.Size((*lead, b)) for b in sizes[1:]]
+    return shapes, sum(shape.numel() for shape in shapes)
 
 
-def _fits(node: MLP, h: Tensor, given: Sequence[Tensor], shapes: Sequence[tuple[int, ...]]) -> bool:
+def _fits(networks: Sequence[MLP], h: Tensor, given: Sequence[Tensor]) -> bool:
     """Whether the compiled readout takes these tensors, and is faster than torch."""
-    replicas = 1 if node.replicas is None else node.replicas
-    lead = () if node.replicas is None else (replicas,)
+    node = networks[0]
+    lead = () if node.replicas is None else (node.replicas,)
+    shapes, numbers = _shapes(lead, *(net.channels for net in networks))
     return (
         h.shape[:-2] == lead
         and h.dim() > 1
         and type(h) in (Tensor, nn.Parameter)
         and h.size(-1) == node.channels[0]
         and h.dtype in (torch.float32, torch.float64)
-        and h.size(-2) * sum(p.numel() for p in given) <= SMALL
+        and h.size(-2) * numbers <= SMALL
         and readable(given, h.dtype)
         and [p.shape for p in given] == shapes
     )
@@ -125,7 +118,7 @@ class Reading:
 
     native: Library
     networks: tuple[MLP, ...]
-    shape: ctypes.Array[ctypes.c_int64]
+    shape: bytes
     batch: Tensor | None
     graphs: int | None
 
@@ -171,8 +164,8 @@ def _read(
     layers = [len(net.channels) - 1 for net in networks]
     widths = [w for net in networks for w in net.channels]
     numbers += [*layers, *widths] if graphs is not None else [*layers, 0, *widths, 0]
-    found: Tensor = _Read.apply(
-        Reading(native, networks, integers(numbers), batch, graphs), h, *given
+    found: Tensor = applied(
+        _Read, Reading(native, networks, integers(numbers), batch, graphs), h, *given
     )
     return found
 

@@ -122,7 +122,7 @@ class Solution:
         if unreadable(self.status):
             postpone(~self.converged)
             return False
-        return bool(self.status.any())  # CONVERGED is zero
+        return bool(self.status.count_nonzero())  # CONVERGED is zero
 
     def check(
         self,

@@ -23,6 +23,7 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.attention import attend
 from hogwild.kernels.chunks import ChunkedEnergyKernel
 from hogwild.kernels.cuda import CudaEnergyKernel
 from hogwild.kernels.energy import EnergyKernel
@@ -315,7 +316,8 @@ class EnergyConv(ImplicitConv):
         given = given_by(nets)
         if given is None or type(x) is not Tensor:
             return "parameters are functions of others (pruned, for instance), or x is no tensor"
-        if any(p.device != x.device for p in given):
+        device = x.device
+        if any(p.device != device for p in given):
             return f"the features are on {x.device}, and some parameters are not"
         design = self._design(heard is None)
         if not design.fits:
@@ -331,7 +333,7 @@ class EnergyConv(ImplicitConv):
         made = kernel.of(native, graph, design, posing)
         if self.solver.adjoint_rtol is not None:
             made.rtol = self.solver.adjoint_rtol
-        elif nets[0].wy[0].dtype != torch.float64:
+        elif given[0].dtype != torch.float64:
             made.rtol = 1e-6  # gradients in float32 have no more digits
         return made
 
@@ -415,7 +417,7 @@ class EnergyConv(ImplicitConv):
         if weight is not None:
             weight = weight.view(1, 1, 1, graph.num_edges)
         if self.attention is not None:
-            alpha = self.attention(x, edge_attr, graph, heard)
+            alpha = attend(self.attention, x, edge_attr, graph, heard)
             alpha = alpha.view(self.replicas or 1, self.heads or 1, 1, graph.num_edges)
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight

@@ -29,7 +29,7 @@ from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
 from hogwild.models.validation import first_parameter, large_features
-from hogwild.ops import as_field, precise
+from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
 from hogwild.solvers.adjoint import attach, differentiable
 from hogwild.solvers.loop import Solver, solve
@@ -192,7 +192,7 @@ class ImplicitConv(Conv):
         dtype = self.solve_dtype or h0.dtype
         h0 = self._embeddings("h0", h0, problem, dtype).detach()
         check = self.validate and not unreadable(h0)
-        if check and not bool(torch.isfinite(h0).all()):
+        if check and not all_finite(h0):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
         return h0.contiguous()
 

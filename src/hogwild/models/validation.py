@@ -13,6 +13,7 @@ from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, In
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.graph.recent import Recent
 from hogwild.linalg.recording import unreadable
+from hogwild.ops import all_finite
 
 if TYPE_CHECKING:
     from hogwild.models.base import Conv
@@ -52,7 +53,7 @@ def require_finite(name: str, value: Tensor | None) -> None:
     """Raise if a tensor holds NaN or infinite values."""
     if value is None or _FINITE.get((value,)):
         return
-    if bool(torch.isfinite(value).all()):
+    if all_finite(value):
         _FINITE.put(True, (value,))
     else:
         bad = (~torch.isfinite(value)).nonzero()
@@ -80,9 +81,13 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     x: Any = inputs.x  # the caller may have given any type
     edge_index: Any = inputs.edge_index
     _require_tensors(x, edge_index, conv.in_channels)
-    features = {"x": x, "edge_attr": inputs.edge_attr, "edge_weight": inputs.edge_weight}
-    features = {name: t for name, t in features.items() if t is not None}
-    for name, t in (features | {"edge_index": edge_index}).items():
+    features = {"x": x}
+    if inputs.edge_attr is not None:
+        features["edge_attr"] = inputs.edge_attr
+    if inputs.edge_weight is not None:
+        features["edge_weight"] = inputs.edge_weight
+    every = features | {"edge_index": edge_index}
+    for name, t in every.items():
         if not isinstance(t, Tensor) or t.layout != torch.strided:
             kind = t.layout if isinstance(t, Tensor) else type(t).__name__
             raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
@@ -90,8 +95,9 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
         raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
     refuse_batch(inputs.edge_attr)
     like = first_parameter(conv, x)  # layers without parameters take any features
+    dtype, device = like.dtype, like.device
     for name, t in features.items():
-        if t.dtype != like.dtype:
+        if t.dtype != dtype:
             raise DTypeError(
                 f"{name} has dtype {t.dtype} and the model's parameters {like.dtype}; expected one "
                 f"dtype: use {name}.to({like.dtype}), or model.to({t.dtype})"
@@ -100,16 +106,17 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
                 f"{like.dtype}: {name}.to({like.dtype}) for numbers, "
                 f"torch.nn.functional.one_hot for categories"
             )
-    for name, t in (features | {"edge_index": edge_index}).items():
-        if t.device != like.device:
+    for name, t in every.items():
+        if t.device != device:
             raise DeviceError(
                 f"{name} is on {t.device} and the model on {like.device}; expected one device: "
                 f"move the data or the model with .to(...)"
             )
-    shapes, lead = f"[num_nodes, {conv.in_channels}]", tuple(x.shape[:-2])
-    if conv.replicas is not None:
-        shapes += f" or [{conv.replicas}, num_nodes, {conv.in_channels}]"
+    lead = x.shape[:-2]
     if x.dim() < 2 or x.size(-1) != conv.in_channels or lead not in ((), (conv.replicas,)):
+        shapes = f"[num_nodes, {conv.in_channels}]"
+        if conv.replicas is not None:
+            shapes += f" or [{conv.replicas}, num_nodes, {conv.in_channels}]"
         column = ": a single feature is a column, x.unsqueeze(1)" * (x.dim() == 1)
         raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}{column}")
     _check_edge_shapes(inputs, conv)
@@ -128,6 +135,8 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
 
 def _require_tensors(x: object, edge_index: object, in_channels: int) -> None:
     """Raise if the caller gave one object in place of two tensors."""
+    if isinstance(x, Tensor) and edge_index is not None:
+        return
     if isinstance(x, HeteroData):
         graphs_of(x)  # raises, and says how to convert it
     if isinstance(x, BaseData):

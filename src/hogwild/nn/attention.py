@@ -58,14 +58,27 @@ class NeighbourhoodAttention(nn.Module):
     ) -> Tensor:
         """Weights [R·H, E]. ``heard`` [Rx, p, E] holds the senders' features as the receivers last
         heard them; by default these are the features in ``x``."""
+        return self.weights(self.theta_x, self.theta_a, self.theta_e, x, edge_attr, graph, heard)
+
+    def weights(
+        self,
+        theta_x: Tensor,
+        theta_a: Tensor,
+        theta_e: Tensor | None,
+        x: Tensor,
+        edge_attr: Tensor | None,
+        graph: Graph,
+        heard: Tensor | None,
+    ) -> Tensor:
+        """As :meth:`forward`, with these parameters."""
         batch = math.prod(self.batch_shape)
 
         def flat(theta: Tensor) -> Tensor:  # [*batch_shape, …] -> [B, …] in the solver's dtype
             return theta.to(x.dtype).reshape(batch, *theta.shape[len(self.batch_shape) :])
 
-        edges = None if self.theta_e is None else flat(self.theta_e)
+        edges = None if theta_e is None else flat(theta_e)
         senders = Slot(x, graph.src) if heard is None else Slot(heard)
         out: Tensor = attention(
-            flat(self.theta_x), flat(self.theta_a), edges, x, senders, edge_attr, graph.everyone
+            flat(theta_x), flat(theta_a), edges, x, senders, edge_attr, graph.everyone
         )
         return out

@@ -124,9 +124,9 @@ class Standardize(nn.Module):
             or x.size(-1) != self.channels
         ):
             return x
-        offset, scale = self.offset, self.scale
         if x.device.type == "cpu" and not torch.compiler.is_compiling() and self._compare()[1]:
             return x
+        offset, scale = self.offset, self.scale
         if self.replicas is not None:
             offset, scale = offset.unsqueeze(1), scale.unsqueeze(1)  # [R, 1, p]
             if self._compare()[0]:

@@ -24,10 +24,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from hogwild.errors import ON_FAILURE, ConvergenceError, require_one_of
+from hogwild.kernels.dense import applied
 from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
-from hogwild.ops import precise
+from hogwild.ops import all_finite, precise
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
 Backward = Callable[[Tensor], tuple[Solution, tuple[Tensor | None, ...]]]
@@ -116,7 +117,7 @@ def attach(
 ) -> Tensor:
     """The solution ``h`` as a function of ``tensors``, whose gradients ``backward`` computes."""
     require_one_of(ON_FAILURE, on_failure=on_failure)
-    out: Tensor = _Attach.apply(h, backward, on_failure, *tensors)
+    out: Tensor = applied(_Attach, h, backward, on_failure, *tensors)
     return out
 
 
@@ -135,12 +136,12 @@ class _Attach(torch.autograd.Function):
         _ = ctx.saved_tensors
         with precise(grad.device.type):
             found, gradients = ctx.solved(grad)
-        failed = ctx.on_failure == "raise" and found.failed
-        if failed and not bool(torch.isfinite(grad).all()):
-            raise ConvergenceError(
-                "the gradient of the loss holds NaN or infinite values before it reaches the "
-                "embeddings, so that no solve can help: look for NaN in the targets (y), and at "
-                "the loss"
-            )
-        found.check(ctx.on_failure, what="adjoint solve")
+        if ctx.on_failure != "ignore" and found.failed:
+            if ctx.on_failure == "raise" and not all_finite(grad):
+                raise ConvergenceError(
+                    "the gradient of the loss holds NaN or infinite values before it reaches the "
+                    "embeddings, so that no solve can help: look for NaN in the targets (y), and "
+                    "at the loss"
+                )
+            found.check(ctx.on_failure, what="adjoint solve")
         return None, None, None, *gradients

@@ -46,7 +46,7 @@ def gradients(
     loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
 ) -> tuple[Tensor, Tensor]:
     """The term of the deadline [R], and its gradients [R, P], both weighted."""
-    loop.model.zero_grad(set_to_none=True)
+    loop.rows.forget()
     losses = term(loop, deadline, taken, mask, h, number)
     torch.where(loop.alive, losses, 0.0).sum().backward()
     found, losses = loop.rows.gradients(), losses.detach()

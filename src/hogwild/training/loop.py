@@ -161,7 +161,7 @@ class Loop:
         config = self.config
         counts = mask.any(1)
         mask = mask | ~counts.unsqueeze(1)  # a mean over nothing would be NaN
-        self.model.zero_grad(set_to_none=True)
+        self.rows.forget()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             losses, found, h = self.losses(taken, mask, self.warm.get(taken.nodes))

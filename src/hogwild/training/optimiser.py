@@ -28,7 +28,7 @@ class Rows:
     """The parameters of a model with R replicas (or ``None``) as one matrix [R, P]."""
 
     def __init__(self, model: nn.Module, replicas: int | None) -> None:
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.parameters: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ConfigError(
                 f"no parameter of {type(model).__name__} requires a gradient; expected at least one"
@@ -36,9 +36,16 @@ class Rows:
         self.replicas = replicas or 1
         self.widths = [p.numel() // self.replicas for p in self.parameters]
 
+    @torch.no_grad()
     def values(self) -> Tensor:
         """The parameters, [R, P]."""
-        return torch.cat([p.detach().reshape(self.replicas, -1) for p in self.parameters], 1)
+        return torch.cat([p.reshape(self.replicas, -1) for p in self.parameters], 1)
+
+    def forget(self) -> None:
+        """Remove the gradients of the last backward pass. The model's ``zero_grad`` searches all
+        its modules for parameters first, which takes ten times as long."""
+        for p in self.parameters:
+            p.grad = None
 
     def gradients(self) -> Tensor:
         """The gradients of the last backward pass, [R, P]."""
@@ -53,8 +60,9 @@ class Rows:
     @torch.no_grad()
     def write(self, values: Tensor) -> None:
         """Overwrite the parameters."""
-        for p, part in zip(self.parameters, values.split(self.widths, 1), strict=True):
-            p.copy_(part.reshape(p.shape))
+        pairs = zip(self.parameters, values.split(self.widths, 1), strict=True)
+        # One call, not one a parameter.
+        torch._foreach_copy_(self.parameters, [part.reshape(p.shape) for p, part in pairs])
 
 
 def clip(gradients: Tensor, largest: float) -> Tensor:

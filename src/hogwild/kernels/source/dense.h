@@ -9,16 +9,18 @@
 
 namespace hog {
 
-/// out[i] = the entry number index[i] of all arrays side by side. Behind the last array lies a zero.
+/// Write the entries number index[0], index[1], … of all arrays side by side into the arrays `outs`, one
+/// behind the other. Behind the last array lies a zero.
 template <class From, class To>
-void gather_entries(int64_t count, const void* const* arrays, const int64_t* sizes, int64_t length,
-                    const int64_t* index, To* out) {
+void gather_entries(int64_t count, const void* const* arrays, const int64_t* sizes, const int64_t* index,
+                    int64_t into, void* const* outs, const int64_t* lengths) {
     int64_t all = 0;
     for (int64_t a = 0; a < count; ++a) all += sizes[a];
     std::vector<double> flat(all + 1, 0.0);
     double* to = flat.data();
     for (int64_t a = 0; a < count; ++a) to = std::copy_n((const From*)arrays[a], sizes[a], to);
-    for (int64_t i = 0; i < length; ++i) out[i] = (To)flat[index[i]];
+    for (int64_t o = 0; o < into; index += lengths[o++])
+        for (int64_t i = 0; i < lengths[o]; ++i) ((To*)outs[o])[i] = (To)flat[index[i]];
 }
 
 /// A matrix of features or embeddings anywhere in memory: entry c of row n lies at `at[c * column + n *

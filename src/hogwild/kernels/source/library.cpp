@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "attention.h"
 #include "chunks.h"
 #include "dense.h"
 #include "locality.h"
@@ -90,6 +91,28 @@ void with_reading(const int64_t* shape, double slope, const void* const* arrays,
         if (reading.of(n) < 0 || reading.of(n) >= reading.graphs)
             throw std::out_of_range("batch names a graph that does not exist");
     work(reading);
+}
+
+/// Run `work(attention, first)` for the parameter sets of every replica (hog_attend); `first` is the number
+/// of the first one.
+template <class T, class Work>
+void each_attention(const int64_t* shape, double slope, const int64_t* src, const int64_t* dst,
+                    const double* x, const double* heard, const double* attr, const void* theta_x,
+                    const void* theta_a, const void* theta_e, const Work& work) {
+    const int64_t sets = shape[1], q = shape[4], p = shape[5], r = shape[6], *strides = shape + 7;
+    for (int64_t e = 0; e < shape[3]; ++e)
+        if (src[e] < 0 || src[e] >= shape[2] || dst[e] < 0 || dst[e] >= shape[2])
+            throw std::out_of_range("an edge names a node that does not exist");
+    for (int64_t b = 0; b < shape[0]; b += sets) {
+        const auto table = [&](const double* at, const int64_t* stride) {
+            return Table<const double>{at ? at + b / sets * stride[0] : nullptr, stride[1], stride[2]};
+        };
+        work(Attention<T>{sets, shape[2], shape[3], q, p, r, src, dst, slope, table(x, strides),
+                          table(heard, strides + 3), table(attr, strides + 6),
+                          (const T*)theta_x + b * q * p, (const T*)theta_a + b * (theta_e ? 3 : 2) * q,
+                          theta_e ? (const T*)theta_e + b * q * r : nullptr},
+             b);
+    }
 }
 
 }  // namespace
@@ -372,14 +395,14 @@ HOG_API void hog_tiling_copy(const void* tiling, int64_t* node, int64_t* tile, u
     std::copy(t.to.begin(), t.to.end(), ends + t.to.size());
 }
 
-/// out [length]: entries of `count` arrays side by side, by their numbers; the entry behind the last is
-/// zero. `from_single`, `to_single`: whether the arrays and `out` have single precision.
+/// Entries of `count` arrays side by side, by their numbers `index`, into the arrays `outs`; the entry
+/// behind the last array is zero. `from_single`, `to_single`: which of both have single precision.
 HOG_API int hog_gather(int64_t count, const void* const* arrays, const int64_t* sizes,
-                       int64_t from_single, int64_t length, const int64_t* index, int64_t to_single,
-                       void* out, char* why, int64_t why_size) {
+                       int64_t from_single, const int64_t* index, int64_t into, void* const* outs,
+                       const int64_t* lengths, int64_t to_single, char* why, int64_t why_size) {
     return guarded(why, why_size, [&] {
         const auto gather = [&](auto from, auto to) {
-            gather_entries<decltype(from)>(count, arrays, sizes, length, index, (decltype(to)*)out);
+            gather_entries<decltype(from), decltype(to)>(count, arrays, sizes, index, into, outs, lengths);
         };
         if (from_single && to_single) gather(float(), float());
         else if (from_single) gather(float(), double());
@@ -409,6 +432,46 @@ HOG_API int hog_project_back(int64_t replicas, int64_t T, int64_t p, int64_t row
         for (int64_t r = 0; r < replicas; ++r)
             project_back(T, p, rows, found + r * T * rows, {x + r * x_replica, x_column, x_row},
                          weight + r * T * p, shift ? shift + r * T : nullptr);
+    });
+}
+
+/// Weights of attention [B, E] and their logits [B, E] (attention.h). `shape`: parameter sets B, sets that
+/// share the features of a replica, nodes, edges, q, p, r, strides (replica, column, row) of x, of the
+/// senders' features and of the edges' features. `heard`, `attr`, `theta_e` may be nullptr.
+HOG_API int hog_attend(const int64_t* shape, double slope, const int64_t* src, const int64_t* dst,
+                       const double* x, const double* heard, const double* attr, int64_t single,
+                       const void* theta_x, const void* theta_a, const void* theta_e, double* z,
+                       double* weights, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        const auto run = [&](auto as) {
+            typedef decltype(as) T;
+            each_attention<T>(shape, slope, src, dst, x, heard, attr, theta_x, theta_a, theta_e,
+                              [&](const Attention<T>& one, int64_t b) {
+                                  one.forward(z + b * one.edges, weights + b * one.edges);
+                              });
+        };
+        single ? run(float()) : run(double());
+    });
+}
+
+/// The gradients of the parameters of hog_attend, from those of the weights.
+HOG_API int hog_attend_back(const int64_t* shape, double slope, const int64_t* src, const int64_t* dst,
+                            const double* x, const double* heard, const double* attr, int64_t single,
+                            const void* theta_x, const void* theta_a, const void* theta_e,
+                            const double* z, const double* weights, const double* gradient,
+                            void* to_x, void* to_a, void* to_e, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        const auto run = [&](auto as) {
+            typedef decltype(as) T;
+            each_attention<T>(shape, slope, src, dst, x, heard, attr, theta_x, theta_a, theta_e,
+                              [&](const Attention<T>& one, int64_t b) {
+                                  const int64_t e = b * one.edges, a = (theta_e ? 3 : 2) * one.q;
+                                  one.backward(z + e, weights + e, gradient + e,
+                                               (T*)to_x + b * one.q * one.p, (T*)to_a + b * a,
+                                               (T*)to_e + (theta_e ? b * one.q * one.r : 0));
+                              });
+        };
+        single ? run(float()) : run(double());
     });
 }
 

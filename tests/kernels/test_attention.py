@@ -1,0 +1,129 @@
+"""The compiled attention equals torch's, with its gradients, and leaves the rest to torch."""
+
+import pytest
+import torch
+from helpers import DOUBLE
+from kernel_cases import needs_library
+
+from hogwild.errors import GraphError
+from hogwild.graph import Graph
+from hogwild.kernels.attention import _fits as fits
+from hogwild.kernels.attention import attend
+from hogwild.nn import NeighbourhoodAttention
+
+pytestmark = needs_library
+
+NODES, EDGES = 11, 27  # no whole vectors; some nodes hear nobody
+ENDS = torch.randint(NODES - 2, (2, EDGES), generator=torch.Generator().manual_seed(0))
+GRAPH = Graph.of(ENDS, NODES)
+
+
+def case(batch_shape=(3, 2), edge_dim=None, rows=1, heard=False, dtype=torch.float64):
+    """An attention, and features of nodes, of edges and of senders as heard."""
+    torch.manual_seed(1)
+    net = NeighbourhoodAttention(5, edge_dim, 3, batch_shape=batch_shape).to(dtype)
+    x = torch.randn(rows, NODES, 5, **DOUBLE).mT  # as models have it
+    attr = None if edge_dim is None else torch.randn(1, edge_dim, EDGES, **DOUBLE)
+    return net, (x, attr, GRAPH, torch.randn(rows, 5, EDGES, **DOUBLE) if heard else None)
+
+
+def gradients(out, net, **options):
+    torch.manual_seed(4)
+    loss = (out * torch.randn_like(out)).sum()
+    return torch.autograd.grad(loss, list(net.parameters()), **options)
+
+
+def is_compiled(out):
+    return type(out.grad_fn).__name__ == "_AttendBackward"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("heard", [False, True])
+@pytest.mark.parametrize(("batch_shape", "rows"), [((2,), 1), ((3, 2), 1), ((3, 2), 3)])
+@pytest.mark.parametrize("edge_dim", [None, 2])
+def test_equals_torch(edge_dim, batch_shape, rows, heard, dtype):
+    net, inputs = case(batch_shape, edge_dim, rows, heard, dtype)
+    found, expected = attend(net, *inputs), net(*inputs)
+    assert is_compiled(found)
+    assert not is_compiled(expected)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    close = {"rtol": 1e-11, "atol": 1e-11} if dtype == torch.float64 else {}
+    for mine, other in zip(gradients(found, net), gradients(expected, net), strict=True):
+        torch.testing.assert_close(mine, other, **close)
+
+
+def test_large_logits_and_nan():
+    """The largest logit of a neighbourhood is subtracted first; NaN reaches all its weights."""
+    net, (x, *rest) = case()
+    for scale in (1e3, 1e200, float("nan")):
+        inputs = (x * scale, *rest)
+        found, expected = attend(net, *inputs), net(*inputs)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-13, equal_nan=True)
+
+
+def test_gradients_of_gradients():
+    net, inputs = case(edge_dim=2)
+    found = gradients(attend(net, *inputs), net, create_graph=True)
+    other = gradients(net(*inputs), net, create_graph=True)
+    for some in zip(
+        *(torch.autograd.grad(sum(g.square().sum() for g in gs), list(net.parameters()))
+          for gs in (found, other)), strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(*some, rtol=1e-11, atol=1e-11)
+
+
+def test_parameters_that_need_no_gradient():
+    net, inputs = case(edge_dim=2)
+    net.theta_a.requires_grad_(False)
+    out = attend(net, *inputs)
+    out.sum().backward()
+    assert is_compiled(out)
+    assert net.theta_a.grad is None
+    assert net.theta_x.grad.shape == net.theta_x.shape
+
+
+def test_the_rest_is_left_to_torch():
+    net, (x, attr, graph, heard) = case(edge_dim=2)
+    assert is_compiled(attend(net, x, attr, graph, heard))
+    assert not is_compiled(attend(net, x.clone().requires_grad_(), attr, graph, heard))
+    assert not is_compiled(attend(net, x, attr.clone().requires_grad_(), graph, heard))
+    assert not is_compiled(attend(net.float(), x.float(), attr.float(), graph, heard))
+    with torch.autocast("cpu"):
+        assert not is_compiled(attend(net, x, attr, graph, heard))
+    empty = Graph.of(torch.empty(2, 0, dtype=torch.long), NODES)
+    seen = []
+    net.register_forward_hook(lambda *_: seen.append(1))
+    assert not is_compiled(attend(net.double(), x, attr, graph, heard))
+    assert seen
+    assert attend(net.double(), x, attr[..., :0], empty).shape == (6, 0)
+
+
+def test_parameters_changed_in_place_are_noticed():
+    net, inputs = case()
+    out = attend(net, *inputs)
+    with torch.no_grad():
+        net.theta_x.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("end", [-1, NODES])
+def test_edges_that_do_not_exist(end):
+    """Nobody has looked at the numbers of the nodes where a model does not validate them."""
+    net, (x, attr, _, heard) = case()
+    for ends in ([[0], [end]], [[end], [0]]):
+        graph = Graph.of(torch.tensor(ends), NODES, validate=False)
+        with pytest.raises(GraphError, match="an edge names a node that does not exist"):
+            attend(net, x, attr, graph, heard)
+
+
+def test_other_shapes_are_left_to_torch():
+    net, (x, attr, graph, heard) = case(edge_dim=2)
+    given = net.theta_x, net.theta_a, net.theta_e
+    assert fits(given, (x, heard, attr), graph)
+    for other in (x[:, :4], x[..., :-1], x[0], x.expand(4, -1, -1)):
+        assert not fits(given, (other, heard, attr), graph)
+    assert not fits(given, (x, x, attr), graph)
+    assert not fits(given, (x, heard, attr[:, :1]), graph)
+    assert not fits(given, (x, heard, attr.expand(3, -1, -1)), graph)
+    assert not fits((given[0], given[1][..., :-1], given[2]), (x, heard, attr), graph)
