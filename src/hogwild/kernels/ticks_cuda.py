@@ -38,12 +38,12 @@ MOST_DEPTH = 253
 """Age of the oldest packet: a version of a packet is kept in eight bits."""
 MOST_WEIGHTS = 2_000
 """Weights of a model, for each of which the compiler writes instructions, without loops."""
-THREADS = {True: (192, 128, 64, 32), False: (128, 64, 32)}
-"""Threads of a block with an edge, in single precision and in double precision: as many as the
-shared memory has room for."""
-REGISTERS = {True: 72, False: 128}
-"""Registers of a thread, likewise. On an H200 with 10⁶ nodes both were the fastest of eleven trials
-(without a record)."""
+THREADS = (192, 128, 64, 32)
+"""Threads of a block with an edge: as many as the shared memory has room for."""
+REGISTERS = {True: 80, False: 128}
+"""Registers of a thread, in single precision and in double precision. With them and 192 threads an
+H200 was the fastest on 10⁶ nodes, of 40 trials (without a record). Numbers that spill cost more
+than further blocks on a multiprocessor gain."""
 HEADERS = (
     "vectors.h", "packs.h", "picnn.h", "weights.h", "turned.h", "shapes.h", "draws.h",
     "elimination.h", "sizes_gpu.h", "layers_gpu.h", "turns_gpu.h",
@@ -171,7 +171,7 @@ def shape_of(design: Design, step: int, h: Tensor, graph: Graph, room: int) -> S
     degree = graph.num_edges / max(graph.num_nodes, 1)
     most = int(graph.in_degree.max()) if graph.num_nodes else 0
     single, several = h.dtype == torch.float32, h.shape[0] > 1
-    for threads in THREADS[single]:
+    for threads in THREADS:
         nodes = 8
         while nodes < threads and nodes * degree < 0.9 * threads:
             nodes *= 2
