@@ -177,6 +177,8 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ensemble": written("ensemble"),
     "asynchrony": written("asynchrony"),
     "ticks": written("ticks"),
+    "ticks-float32": written("ticks-float32"),
+    "ticks-one": written("ticks-one"),
     "epochs": epochs,
     "explicit": written("explicit"),
     "gsd": written("gsd"),
