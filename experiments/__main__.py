@@ -129,14 +129,18 @@ def run(options: Options) -> Outcome:
                 f"--jobs {given.jobs} was given for {each.name}; expected one at a time: its cells "
                 f"share trained models"
             )
+        if given.jobs > 1:  # before processes begin with the experiments before this one
+            mechanism.existing(each, work, results, each.select(given.only))
         each.select(given.only)  # refuse a pattern that matches no cell before any cell is computed
     data: dict[str, Any] = {}
     texts, good, absent = [], True, []
     for each in chosen:
         try:
             if given.jobs > 1:
-                work = _side_by_side(each, given, work, results)
-            done = mechanism.run(each, work, results, given.only, _say)
+                _side_by_side(each, given, work, results)
+            # What processes have computed is kept. What they have not computed fails once more.
+            rest = replace(work, resume=True) if given.jobs > 1 else work
+            done = mechanism.run(each, rest, results, given.only, _say)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 "interrupted; the same command with --resume keeps the cells that are done, and "
@@ -177,22 +181,16 @@ def _listed(chosen: list[Experiment], only: list[str], results: Results, work: W
 
 def _side_by_side(
     each: Experiment, given: argparse.Namespace, work: Work, results: Results
-) -> Work:
-    """Compute the cells without a record, several at a time. The work that follows keeps their
-    records, and computes a cell again whose process has failed."""
+) -> None:
+    """Compute the cells without a record, several at a time."""
     from experiments import beside
     from experiments.experiment import existing
 
     cells = each.select(given.only)
     there = existing(each, work, results, cells)
-    beside.compute(
-        each,
-        [name for name in cells if name not in there],
-        given.jobs,
-        ["--resume", *work.words(), "--results", str(given.top[0]), "--work", str(given.top[1])],
-        _say,
-    )
-    return replace(work, resume=True)
+    words = [*work.words(), "--results", str(given.top[0]), "--work", str(given.top[1])]
+    words += ["--resume"] if work.resume else []
+    beside.compute(each, [name for name in cells if name not in there], given.jobs, words, _say)
 
 
 def _footer(done: Summary) -> str:

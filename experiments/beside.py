@@ -8,6 +8,7 @@ left for the end.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -34,29 +35,43 @@ def compute(
         words: The options of ``python -m experiments`` for every one of them.
         say: Called with one line for every cell.
     """
-    environment = {**os.environ, **_threads(jobs)}
+    jobs = max(min(jobs, len(cells)), 1)
+    environment, running = {**os.environ, **_threads(jobs)}, set[subprocess.Popen[str]]()
+    found, begun, stopped = {}, time.perf_counter(), False
 
-    def one(cell: str) -> tuple[int, float, str]:
-        """The exit code, the seconds, and the last line that was said."""
-        begun = time.perf_counter()
+    def one(cell: str) -> tuple[int, float, list[str]]:
+        """The exit code, the seconds, and the lines that were said."""
+        if stopped:
+            return 130, 0.0, ["interrupted"]
+        since = time.perf_counter()
         call = [sys.executable, "-m", "experiments", experiment.name, "--only", cell, *words]
-        done = subprocess.run(call, env=environment, capture_output=True, text=True)
-        lines = done.stderr.strip().splitlines()
-        return done.returncode, time.perf_counter() - begun, lines[-1] if lines else ""
+        nowhere, pipe = subprocess.DEVNULL, subprocess.PIPE
+        with subprocess.Popen(
+            call, env=environment, stdout=nowhere, stderr=pipe, text=True
+        ) as process:
+            running.add(process)
+            said = process.communicate()[1]
+            running.discard(process)
+        return process.returncode, time.perf_counter() - since, said.strip().splitlines()
 
-    found, begun = {}, time.perf_counter()
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {pool.submit(one, cell): cell for cell in longest_first(experiment, cells)}
         try:
+            futures = {pool.submit(one, cell): cell for cell in longest_first(experiment, cells)}
             for number, future in enumerate(as_completed(futures), 1):
-                cell, (code, seconds, last) = futures[future], future.result()
+                cell, (code, seconds, lines) = futures[future], future.result()
                 if code == 0:
                     found[cell] = seconds
                     how = f"done ({seconds:.0f} s; {time.perf_counter() - begun:.0f} s in all)"
                 else:
-                    how = f"exit code {code}: {last}"
+                    how = f"exit code {code}: {lines[-1] if lines else 'it said nothing'}"
+                for line in lines:
+                    if "Warning" in line:
+                        say(f"{experiment.name} {cell}: {line}")
                 say(f"[{number}/{len(cells)}] {experiment.name} {cell}: {how}")
-        except KeyboardInterrupt:  # the processes are interrupted, too, and are waited for
+        except BaseException:  # Ctrl-C in a terminal reaches the processes, too; kill does not
+            stopped = True
+            for process in list(running):
+                process.send_signal(signal.SIGINT)
             pool.shutdown(cancel_futures=True)
             raise
     return found

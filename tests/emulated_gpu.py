@@ -14,6 +14,8 @@ from hogwild.kernels.build import SOURCE, compiler
 from hogwild.kernels.ticks_cuda import CudaTicks
 
 THREADS = 64
+GUARDS = 64
+"""Numbers behind the shared memory of a block, which nobody may write."""
 LAUNCHERS = """
 extern "C" void run_solve(int x, double* shared, Batch* b, const double* h0, Options* o, double* h,
                           long long* status, long long* iterations, double* residual) {
@@ -102,6 +104,8 @@ class EmulatedTicks(CudaTicks):
     name = "emulated"
 
     room = 200_000
+    range = 8
+    """Nodes of a block."""
 
     @classmethod
     def room_on(cls, device):
@@ -111,7 +115,7 @@ class EmulatedTicks(CudaTicks):
         self.library = compiled(self.shape.text() + RUN_TICK, self.folder, "-O0")
 
     def _blocks(self, nodes):
-        return -(-nodes // 8), 8
+        return -(-nodes // self.range), self.range
 
     def _here(self):
         return True
@@ -120,9 +124,12 @@ class EmulatedTicks(CudaTicks):
         pass  # before every launch: a library has one set of constants
 
     def _launch(self, replicas):
-        room = torch.zeros(self.shape.shared // 8 + 1, dtype=torch.float64)
+        used = -(-self.shape.shared // 8)
+        room = torch.zeros(used + GUARDS, dtype=torch.float64)
+        room[used:] = torch.pi
         at = ctypes.c_void_p(room.data_ptr())
         self.library.set_constants(ctypes.byref(self._ticks), ctypes.byref(self._weights))
         for y in range(replicas):
             for x in range(self.blocks):
                 self.library.run_tick(x, y, at, self._time, self._what)
+        assert bool((room[used:] == torch.pi).all()), "a block wrote behind its shared memory"

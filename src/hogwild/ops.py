@@ -47,7 +47,8 @@ def precise(device: str) -> AbstractContextManager[object]:
 
 def all_finite(x: Tensor) -> bool:
     """Whether a tensor holds no NaN and no infinite values. One of them makes the sum NaN or
-    infinite. Where the sum is, the numbers may only be large, and all are looked at."""
+    infinite. A sum that is not finite may also come from large numbers; then every number is
+    looked at."""
     return math.isfinite(float(x.detach().sum())) or bool(torch.isfinite(x).all())
 
 

@@ -1,12 +1,19 @@
 """Cells side by side: their order, their records, and a cell that fails."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from experiments import __main__ as command
 from experiments import beside
 from experiments.registry import experiment
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_cells_that_took_longest_begin_first():
@@ -39,6 +46,43 @@ def test_a_process_that_fails_is_said(tmp_path):
     )
     assert done == {}
     assert "exit code 2: experiments: --recipe 'papre'; did you mean 'paper'" in lines[0]
+
+
+def test_records_are_kept_with_resume_only(tmp_path, capsys):
+    """Also those of experiments behind the first one, before anything is computed."""
+    there = tmp_path / "results" / "table3" / "mutag" / "gcn.json"
+    there.parent.mkdir(parents=True)
+    there.write_text("{}")
+    folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
+    assert command.main(["table1", "table3", "--jobs", "2", *folders]) == 2
+    said = capsys.readouterr().err
+    assert "expected --resume" in said
+    assert "table1" not in said
+
+
+def test_unfinished_training_is_continued_with_resume_only(tmp_path, capsys):
+    folder = tmp_path / "work" / "quick" / "training" / "chains" / "gcn"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    lines = []
+    words = ["--quick", "--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
+    assert beside.compute(experiment("table1"), ["chains/gcn"], 2, words, lines.append) == {}
+    assert "unfinished training run; expected --resume" in lines[0]
+
+
+def test_interrupted(tmp_path):
+    """Whoever interrupts this process only: those that it started end, too, and are waited for."""
+    words = [sys.executable, "-m", "experiments", "table1", "--only", "chains/*", "--jobs", "2"]
+    words += ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("work/training/chains/*/config.json")):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "the same command with --resume" in said
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,22 @@ def test_replicas_and_heads(options, rule, emulated):
 
 
 @needs_compiler
+@pytest.mark.parametrize("nodes", [256, 512])
+@pytest.mark.parametrize("rule", ["constant", "auto"])
+def test_many_batches_of_a_block(rule, nodes, emulated, monkeypatch):
+    """Blocks of many nodes list them in several chunks, and make several batches of them."""
+    monkeypatch.setattr(ticks_cuda, "THREADS", (32,))
+    monkeypatch.setattr(ticks_cuda, "RANGE", nodes)
+    monkeypatch.setattr(EmulatedTicks, "range", nodes)
+    random = torch.Generator().manual_seed(1)
+    ends = torch.randint(nodes + 40, (2, 2 * nodes), generator=random)
+    problem, h = pose(torch.cat([ends, ends.flip(0)], 1), nodes + 40, scale=0.3)
+    one, two = (simulation(problem, rule, h) for _ in range(2))
+    assert one.ticks.blocks == 2
+    follow(one, on_torch(two), 12, 1e-11)
+
+
+@needs_compiler
 @pytest.mark.parametrize("rule", ["constant", "auto"])
 def test_single_precision(rule, emulated):
     problem, h = pose(ODD, 14, scale=0.3, solve_dtype=torch.float32)

@@ -15,8 +15,10 @@ from hogwild.graph import Graph
 from hogwild.kernels.dense import (
     SMALL,
     applied,
+    by_torch,
     integers,
     readable,
+    recorded,
     require,
     strides,
     unheard,
@@ -28,7 +30,7 @@ from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild_node.networks import ATTENTION_SLOPE
 
 EDGE = 32
-"""Multiplications in whose time the weight of one edge is computed."""
+"""The weight of one edge takes as long as this many multiplications."""
 Parameters = tuple[Tensor, Tensor, Tensor | None]
 Features = tuple[Tensor, Tensor | None, Tensor | None]
 
@@ -65,9 +67,10 @@ def _fits(given: Parameters, features: Features, graph: Graph) -> bool:
     (theta_x, theta_a, theta_e), (x, heard, attr) = given, features
     (q, p), lead = theta_x.shape[-2:], theta_x.shape[:-2]
     sets, nodes, edges = lead.numel(), graph.num_nodes, graph.num_edges
+    more = 0 if attr is None else attr.size(-2)
     return (
         sets * p * q * nodes * edges > 0
-        and sets * (2 * p * nodes + EDGE * edges) <= SMALL
+        and sets * (2 * p * (nodes + q) + (EDGE + more) * edges) <= SMALL
         and theta_x.dtype in (torch.float32, torch.float64)
         and readable([t for t in given if t is not None], theta_x.dtype)
         and theta_a.shape == (*lead, q * (2 if theta_e is None else 3))
@@ -89,6 +92,7 @@ def _are(x: Tensor, width: int, rows: int, sets: int) -> bool:
         and x.is_cpu
         and x.dtype == torch.float64
         and not x.requires_grad
+        and not x.is_neg()
         and x.dim() == 3
         and x.shape[1:] == (width, rows)
         and x.size(0) > 0
@@ -129,29 +133,37 @@ class Attending:
             raise GraphError(f"{why}; expected nodes from 0 to {self.graph.num_nodes - 1}")
         require((failed, why))
 
+    def on_torch(self, theta_x: Tensor, theta_a: Tensor, theta_e: Tensor | None) -> Tensor:
+        """The same weights by operations that autograd differentiates."""
+        x, heard, attr = self.features
+        found: Tensor = self.net.weights(theta_x, theta_a, theta_e, x, attr, self.graph, heard)
+        return found
+
 
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, one: Attending, *given: Tensor | None) -> Tensor:
         shape = one.sets, one.graph.num_edges
-        logits, out = (torch.empty(shape, dtype=torch.float64) for _ in range(2))
+        logits, out = (one.features[0].new_empty(shape) for _ in range(2))
         one.call("attend", given, logits, out)
-        ctx.one, ctx.logits = one, logits
-        ctx.save_for_backward(*given, out)
+        ctx.one, ctx.logits, ctx.sizes = one, logits, _sizes(given)
+        # The features are in `one`, too. Here torch notices when somebody changes them.
+        ctx.save_for_backward(*given, out, *one.features)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         one: Attending = ctx.one
-        theta_x, theta_a, theta_e, out = ctx.saved_tensors
+        theta_x, theta_a, theta_e, out, *_ = ctx.saved_tensors
         given = (theta_x, theta_a, theta_e)
-        wanted: Sequence[bool] = ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():  # somebody will differentiate the gradients
-            over = [t for t, needed in zip(given, wanted, strict=True) if needed]
-            x, heard, attr = one.features
-            again = one.net.weights(*given, x, attr, one.graph, heard)
-            found = iter(torch.autograd.grad(again, over, grad, create_graph=True))
-            return None, *(next(found) if needed else None for needed in wanted)
+        # Nobody counts what is assigned to `.data` since the forward pass.
+        same = _sizes(given) == ctx.sizes and _fits(given, one.features, one.graph)
+        if recorded() or not same:
+            return None, *by_torch(one.on_torch, given, ctx.needs_input_grad[1:], grad)
         into = [None if t is None else torch.empty_like(t) for t in given]
         one.call("attend_back", given, ctx.logits, out, grad.contiguous(), *into)
         return None, *into
+
+
+def _sizes(given: Sequence[Tensor | None]) -> list[torch.Size | None]:
+    return [None if t is None else t.shape for t in given]

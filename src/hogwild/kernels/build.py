@@ -32,7 +32,7 @@ INSTRUCTIONS = (
     "vaes", "pclmul", "vpclmul", "gfni", "amx", "xsave", "asimd", "sve", "sme", "i8mm", "bf16",
 )  # fmt: skip
 """How the names of instruction sets begin that a compiler may use."""
-SUFFIXES = (".h", ".cpp", ".cu")
+SUFFIXES = (".h", ".cpp")
 MACOS = "11.0"
 """The oldest macOS that a library runs on, also part of a wheel's name (``hatch_build.py``)."""
 FLAGS = (
@@ -42,9 +42,11 @@ FLAGS = (
 
 
 def digest() -> str:
-    """A hash of the sources, which a library carries: an older library is recognised."""
+    """A hash of the sources of a library, which it carries: an older library is recognised. What
+    is for GPUs only is no part of it."""
     found = hashlib.sha256()
-    for path in sorted(p for p in SOURCE.parent.iterdir() if p.suffix in SUFFIXES):
+    sources = (p for p in SOURCE.parent.iterdir() if p.suffix in SUFFIXES)
+    for path in sorted(p for p in sources if not p.stem.endswith("_gpu")):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
 

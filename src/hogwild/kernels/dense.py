@@ -8,13 +8,14 @@ them on one thread.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 from hogwild.kernels.native import Library
 from hogwild.kernels.plan import address
@@ -46,6 +47,7 @@ def readable(tensors: Sequence[Tensor], dtype: torch.dtype) -> bool:
         and x.is_cpu
         and x.dtype == dtype
         and x.is_contiguous()
+        and not x.is_neg()
         for x in tensors
     )
 
@@ -54,7 +56,7 @@ def unheard(net: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether this is the library's own network of this kind, and nobody listens to it."""
     return type(net) is kind and not (
         net._forward_hooks or net._forward_pre_hooks or net._backward_hooks
-        or net._backward_pre_hooks
+        or net._backward_pre_hooks or "forward" in net.__dict__ or _has_any_global_hook()
     )  # fmt: skip
 
 
@@ -77,6 +79,24 @@ def applied(function: Any, *given: Any) -> Any:
     if torch._C._are_functorch_transforms_active():
         return function.apply(*given)
     return super(torch.autograd.Function, function).apply(*given)
+
+
+def by_torch(
+    function: Callable[..., Tensor], given: Sequence[Any], wanted: Sequence[bool], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of a function of these tensors, of those that are wanted. Autograd records
+    these gradients where it records anything now."""
+    again = torch.is_grad_enabled()
+    over = [x for x, needed in zip(given, wanted, strict=True) if needed]
+    with torch.enable_grad():
+        found = iter(torch.autograd.grad(function(*given), over, grad, create_graph=again))
+    return tuple(next(found) if needed else None for needed in wanted)
+
+
+def recorded() -> bool:
+    """Whether compiled code cannot compute gradients now: somebody will differentiate them again,
+    or a function is transformed."""
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
 
 
 def addresses(tensors: Sequence[Tensor]) -> bytes:
@@ -125,7 +145,7 @@ def strides(x: Tensor) -> tuple[int, int, int]:
 def project(native: Library, weight: Tensor, x: Tensor, shift: Tensor | None) -> Tensor:
     """[R, T, p] @ [1 or R, p, n] + [R, T] -> [R, T, n]."""
     r, t, p = weight.shape
-    out = torch.empty(r, t, x.size(-1), dtype=weight.dtype)
+    out, x = weight.new_empty(r, t, x.size(-1)), x.resolve_neg()
     require(
         native.call(
             "project", r, t, p, x.size(-1), weight.data_ptr(), address(shift), x.data_ptr(),
@@ -139,8 +159,7 @@ def project_back(native: Library, found: Tensor, x: Tensor) -> tuple[Tensor, Ten
     """The gradients of weight [R, T, p] and shift [R, T] of :func:`project`, from those of its
     result."""
     r, t, n = found.shape
-    weight = torch.empty(r, t, x.size(-2), dtype=found.dtype)
-    shift = torch.empty(r, t, dtype=found.dtype)
+    weight, shift, x = found.new_empty(r, t, x.size(-2)), found.new_empty(r, t), x.resolve_neg()
     require(
         native.call(
             "project_back", r, t, x.size(-2), n, found.data_ptr(), x.data_ptr(), *strides(x),

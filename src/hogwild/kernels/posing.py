@@ -213,7 +213,7 @@ class Layout:
     def arranged(self, given: Sequence[Tensor], native: Library | None) -> list[Tensor]:
         """All parts, in float64, from the parameters."""
         if native is not None and self.reads(given):
-            into = [torch.empty(shape, dtype=torch.float64) for shape in self.shapes]
+            into = [torch.empty(s, dtype=torch.float64, device="cpu") for s in self.shapes]
             gather(native, given, self._given_sizes, self._arranged, into, self._part_sizes)
             return into
         dtype = self._zero.dtype

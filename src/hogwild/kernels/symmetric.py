@@ -37,7 +37,7 @@ def solve_symmetric(graph: Graph, diagonal: Tensor, edge: Tensor, b: Tensor) -> 
         return None
     diagonal, edge, b = (t.detach().contiguous() for t in (diagonal, edge, b))
     x = torch.empty_like(b)
-    sound = torch.empty(graph.num_graphs, dtype=torch.long)
+    sound = torch.empty(graph.num_graphs, dtype=torch.long, device="cpu")
     failed, why = native.call(
         "symmetric", plan.handle, address(diagonal), address(edge), b.size(0) * b.size(1),
         address(b), torch.get_num_threads(), address(x), address(sound),

@@ -1,7 +1,7 @@
 """Ticks of gradient steps on a GPU: one launch a tick, and nothing is read back between ticks.
 
-``source/ticks.cu`` is compiled for one model by NVRTC. The kernel draws the packets that the nodes
-hold whose turn it is, computes the updates and files what the nodes send, in the arrays of the
+``source/ticks.cu`` is compiled for one model by NVRTC. The kernel draws the packets of the
+nodes whose turn it is, computes the updates and files what the nodes send, in the arrays of the
 simulation. With several replicas, a second launch computes the updates.
 """
 
@@ -41,9 +41,9 @@ MOST_WEIGHTS = 2_000
 THREADS = (192, 128, 64, 32)
 """Threads of a block with an edge: as many as the shared memory has room for."""
 REGISTERS = {True: 80, False: 128}
-"""Registers of a thread, in single precision and in double precision. With them and 192 threads an
-H200 was the fastest on 10⁶ nodes, of 40 trials (without a record). Numbers that spill cost more
-than further blocks on a multiprocessor gain."""
+"""Registers of a thread, in single precision and in double precision. With them and 192 threads
+ticks of 10⁶ nodes on an H200 were the fastest of 40 trials (without a record). Numbers that spill
+cost more than further blocks on a multiprocessor gain."""
 HEADERS = (
     "vectors.h", "packs.h", "picnn.h", "weights.h", "turned.h", "shapes.h", "draws.h",
     "elimination.h", "sizes_gpu.h", "layers_gpu.h", "turns_gpu.h",
@@ -124,8 +124,9 @@ class Shape:
 
     @property
     def resident(self) -> int:
-        """Blocks that share a multiprocessor, as far as registers and shared memory go. It has
-        228 KB of shared memory, of which a block uses 1 KB and a multiple of 128 bytes."""
+        """Blocks that share a multiprocessor, as far as registers and shared memory go. That of
+        an H200 has 228 KB of shared memory, of which a block uses 1 KB and a multiple of 128
+        bytes. On other GPUs fewer blocks may run at a time."""
         return max(
             min(
                 cuda.REGISTERS // (REGISTERS[self.single] * self.all),

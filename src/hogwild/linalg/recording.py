@@ -22,7 +22,7 @@ def unreadable(x: Tensor) -> bool:
 
 
 def postpone(failed: Tensor) -> None:
-    """Keep failures of solves, a mask of any shape, for :func:`postponed`."""
+    """Keep failures of solves, a mask [G] or [R, G], for :func:`postponed`."""
     if _unread is not None:
         _unread.append(failed)
 

@@ -168,6 +168,8 @@ class Loop:
             count = len(caught)
             learning = self.alive & counts
             torch.where(learning, losses, 0.0).sum().backward()
+        if self.implicit and config.warm_start:
+            self.warm.put(h, taken.nodes)  # before a replica stops, which then begins at zero
         gradients = self.rows.gradients()
         losses = losses.detach()
         if self.deadline is not None:
@@ -175,13 +177,11 @@ class Loop:
             late, more = in_time.gradients(self, self.deadline, taken, mask, answer, number)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
-        if self.implicit and config.warm_start:
-            self.warm.put(h, taken.nodes)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
         if config.on_failure != "raise":
             failures = torch.zeros_like(mask), torch.zeros_like(mask)
         for r, reason in diagnose(losses, gradients, found, *failures).items():
-            if bool(learning[r]):
+            if bool(learning[r] & self.alive[r]):
                 self.stop(r, True, reason)
         self.update(gradients, self.alive & counts, config.lr_at(self.epoch))
         self.iterations = max(self.iterations, int(found.iterations.max()))

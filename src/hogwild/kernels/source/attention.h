@@ -14,9 +14,10 @@
 namespace hog {
 
 /// The parameter sets that share the features of one replica, on a batch of graphs. `T` is the type of the
-/// parameters; all else is in double precision. The logit of an edge is linear in features: theta_a [S, 2q
-/// or 3q] times theta_x [S, q, p] (of the receiver, of the sender) and theta_e [S, q, r] are a vector for
-/// each of them.
+/// parameters; all else is in double precision. The logit of an edge is linear in the features of its
+/// receiver, of its sender and of the edge itself. Parts of theta_a [S, 2q or 3q] times theta_x [S, q, p] are
+/// the coefficients of the receiver and of the sender, and the last part times theta_e [S, q, r] those of the
+/// edge.
 template <class T>
 class Attention {
   public:
@@ -85,7 +86,7 @@ class Attention {
         for (int64_t e = 0; e < edges; ++e) {
             z[e] = own[dst[e]] + sent[sender(e)] + (more ? more[e] : 0.0);
             weights[e] = z[e] > 0 ? z[e] : slope * z[e];
-            if (!(weights[e] <= top[dst[e]])) top[dst[e]] = weights[e];  // NaN stays
+            if (!(weights[e] <= top[dst[e]])) top[dst[e]] = weights[e];  // NaN reaches the sum
         }
         for (int64_t e = 0; e < edges; ++e) weights[e] -= top[dst[e]];
         for (int64_t e = 0; e < edges; e += LANES) {

@@ -34,7 +34,7 @@ HOG_FN float reciprocal(float x) {
 #endif
 
 /// log(1 + exp(a)), or the other activation, and its slope, in single precision. `softplus` of vectors.h
-/// has the formula; the polynomial's largest error is 4e-9.
+/// has the formula; the polynomial's largest error is 5e-9.
 HOG_FN float activate(int act, float a, float& slope) {
     if (act == SOFTPLUS) {
         const float e = power_of_two(-1.44269504f * fabsf(a)), one = 1.0f + e, two = 2.0f + e;

@@ -1,5 +1,6 @@
 // A tick of gradient steps on a GPU, in one launch: it draws the packets that nodes hold, computes the
-// updates and files what is sent. Nothing is read back.
+// updates and files what is sent. Nothing is read back. (With several replicas, the first launch files what
+// is sent, and a second one computes the updates of all replicas.)
 //
 // hogwild/kernels/ticks_cuda.py compiles this file for one model. simulator.h and stars.h have the same
 // arithmetic for a CPU, hogwild/asynchrony/history.py has the meaning of the arrays. A block of threads

@@ -12,7 +12,7 @@ enum Step { CONSTANT = 0, GIVEN = 1, BLOCKS = 2 };
 
 // Threads of a block: those with an edge, then those with a node, in warps of their own.
 #define HOG_ALL (HOG_THREADS + (HOG_NODES + 31) / 32 * 32)
-#define HOG_CHUNKS (HOG_RANGE / 32)  // of a block's nodes: a warp lists one of them at a time
+#define HOG_CHUNKS (HOG_RANGE / 32)  // chunks of 32 nodes of a block: a warp lists a chunk at a time
 #define HOG_AGES 64     // ages that a block counts by itself
 #define HOG_COUNTERS 4  // of each age: lanes of a warp that add to the same number wait for each other
 #define HOG_M (HOG_CHANNELS * (HOG_CONCAT ? HOG_HEADS : 1))
