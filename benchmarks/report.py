@@ -176,6 +176,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "budget": written("budget"),
     "ensemble": written("ensemble"),
     "asynchrony": written("asynchrony"),
+    "memory": written("memory"),
     "ticks": written("ticks"),
     "ticks_float32": written("ticks_float32"),
     "ticks_one": written("ticks_one"),

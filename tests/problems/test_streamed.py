@@ -10,6 +10,7 @@ from hogwild.problems import streamed
 from hogwild.problems.energy import EnergyProblem
 from hogwild.problems.streamed import StreamedEnergy
 from hogwild.solvers import LBFGS, Newton
+from hogwild_node.tree import arrays
 
 NODES = 40
 VARIANTS = {
@@ -161,6 +162,17 @@ def test_the_energy_is_differentiable(large):
         found.append(torch.autograd.grad(model.energy(h, data).sum(), inputs, allow_unused=True))
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_detached_problems_have_no_gradients(large):
+    """Neither the problem nor the networks that it poses later."""
+    _, problem = pose(build(), graph(), large)
+    h = torch.randn(problem.start().shape, dtype=torch.float64)
+    assert problem.evaluate(h).gradient.requires_grad
+    found = problem.detach()
+    assert not found.evaluate(h).gradient.requires_grad
+    assert not any(x.requires_grad for x, _ in arrays(found.node))
+    assert torch.equal(found.evaluate(h).gradient, problem.evaluate(h).gradient)
 
 
 def test_nodes_of_a_network_compute_the_same(large):

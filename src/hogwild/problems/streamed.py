@@ -18,7 +18,7 @@ each node :math:`U_i` and :math:`B_i` with the curvatures :math:`C_e` of all edg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -108,6 +108,17 @@ class StreamedEnergy(Objective):
     like: Tensor = over(FIXED)  # any tensor of the solve's dtype and device
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
     widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
+    attached: bool = over(FIXED, default=True)  # whether autograd sees the model's parameters
+
+    def detach(self) -> StreamedEnergy:
+        return replace(super().detach(), attached=False)
+
+    def posed(self, star: Star, src: Tensor) -> Round:
+        """The networks of some nodes, whose edges come from ``src``."""
+        if self.attached:
+            return self.pose(star, src)
+        with torch.no_grad():
+            return self.pose(star, src).map(Tensor.detach)
 
     @property
     def replicas(self) -> int:
@@ -129,7 +140,7 @@ class StreamedEnergy(Objective):
         index = torch.arange(graph.num_edges, device=graph.src.device)
         nodes = torch.arange(graph.num_nodes, device=graph.src.device)
         star = Star(graph.num_nodes, graph.dst, nodes, index)
-        rounds = [self.pose(star, graph.src)]
+        rounds = [self.posed(star, graph.src)]
         return EnergyProblem(graph, self.beta, rounds, self.begin, self.widths)
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> EnergyProblem:  # type: ignore[override]
@@ -163,7 +174,7 @@ class StreamedEnergy(Objective):
         total = self.like.new_zeros(shape)
         with torch.no_grad():
             for block in self.blocks:
-                local = Energy(self.pose(block.star, block.src), self.beta)
+                local = Energy(self.posed(block.star, block.src), self.beta)
                 own, toward = local.row_bounds(Star(block.star.size, block.star.slot))
                 total[..., block.nodes] += own
                 scatter_into(total, block.src, toward)
@@ -177,7 +188,7 @@ class StreamedEnergy(Objective):
             assert at.nodes is not None
             assert at.edges is not None
             star = Star(at.size, at.slot, nodes[at.nodes], edges[at.edges])
-            found = self.pose(star, nodes[src])
+            found = self.posed(star, nodes[src])
             return found.cut(self.replicas, some, None, None)
 
         shape = (replicas.numel(), self.channels)
@@ -198,11 +209,11 @@ class StreamedEnergy(Objective):
     def _round(self, block: Block) -> Round:
         """The round of a block, with its features filled in."""
         first = block.nodes.start
-        if torch.is_grad_enabled():
-            return self.pose(block.star, block.src)
+        if self.attached and torch.is_grad_enabled():
+            return self.posed(block.star, block.src)
         if first in self._kept:
             return self._kept[first]
-        found = self.pose(block.star, block.src)
+        found = self.posed(block.star, block.src)
         if self._room[0] > 0:
             self._room[0] -= sum(x.untyped_storage().nbytes() for x, _ in arrays(found))
             self._kept[first] = found
