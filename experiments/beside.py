@@ -18,6 +18,9 @@ from pathlib import Path
 
 from experiments.experiment import Experiment, Results
 
+PATIENCE = 5.0
+"""Seconds in which a process that was interrupted should end, before it is interrupted again."""
+
 
 def compute(
     experiment: Experiment,
@@ -50,6 +53,8 @@ def compute(
             call, env=environment, stdout=nowhere, stderr=pipe, text=True
         ) as process:
             running.add(process)
+            if stopped:  # since the question above
+                process.send_signal(signal.SIGINT)
             said = process.communicate()[1]
             running.discard(process)
         return process.returncode, time.perf_counter() - since, said.strip().splitlines()
@@ -68,13 +73,23 @@ def compute(
                     if "Warning" in line:
                         say(f"{experiment.name} {cell}: {line}")
                 say(f"[{number}/{len(cells)}] {experiment.name} {cell}: {how}")
-        except BaseException:  # Ctrl-C in a terminal reaches the processes, too; kill does not
+        except BaseException:
             stopped = True
-            for process in list(running):
-                process.send_signal(signal.SIGINT)
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            _end(running)
             raise
     return found
+
+
+def _end(running: set[subprocess.Popen[str]]) -> None:
+    """Interrupt processes until they end. Ctrl-C in a terminal reaches them, too, but ``kill`` does
+    not, and a process that is just importing its modules may lose an interrupt."""
+    while running:
+        for process in list(running):
+            process.send_signal(signal.SIGINT)
+        until = time.monotonic() + PATIENCE
+        while running and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def longest_first(experiment: Experiment, cells: Sequence[str]) -> list[str]:
