@@ -75,12 +75,12 @@ def test_interrupted(tmp_path):
     words = [sys.executable, "-m", "experiments", "table1", "--only", "chains/*", "--jobs", "2"]
     words += ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
     process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not list(tmp_path.glob("work/training/chains/*/config.json")):
         assert time.monotonic() < until
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
+    said = process.communicate(timeout=120)[1]
     assert process.returncode == 130
     assert "the same command with --resume" in said
 
