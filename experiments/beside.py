@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from threading import Event
 
 from experiments.experiment import Experiment, Results
 
@@ -40,11 +41,11 @@ def compute(
     """
     jobs = max(min(jobs, len(cells)), 1)
     environment, running = {**os.environ, **_threads(jobs)}, set[subprocess.Popen[str]]()
-    found, begun, stopped = {}, time.perf_counter(), False
+    found, begun, stopped = {}, time.perf_counter(), Event()
 
     def one(cell: str) -> tuple[int, float, list[str]]:
         """The exit code, the seconds, and the lines that were said."""
-        if stopped:
+        if stopped.is_set():
             return 130, 0.0, ["interrupted"]
         since = time.perf_counter()
         call = [sys.executable, "-m", "experiments", experiment.name, "--only", cell, *words]
@@ -53,7 +54,7 @@ def compute(
             call, env=environment, stdout=nowhere, stderr=pipe, text=True
         ) as process:
             running.add(process)
-            if stopped:  # since the question above
+            if stopped.is_set():  # since the question above
                 process.send_signal(signal.SIGINT)
             said = process.communicate()[1]
             running.discard(process)
@@ -74,7 +75,7 @@ def compute(
                         say(f"{experiment.name} {cell}: {line}")
                 say(f"[{number}/{len(cells)}] {experiment.name} {cell}: {how}")
         except BaseException:
-            stopped = True
+            stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
             _end(running)
             raise
