@@ -129,16 +129,17 @@ def run(options: Options) -> Outcome:
                 f"--jobs {given.jobs} was given for {each.name}; expected one at a time: its cells "
                 f"share trained models"
             )
-        if given.jobs > 1:  # before processes begin with the experiments before this one
-            mechanism.existing(each, work, results, each.select(given.only))
-        each.select(given.only)  # refuse a pattern that matches no cell before any cell is computed
+        cells = each.select(given.only)  # refuse a pattern that matches no cell, before all work
+        if given.jobs > 1:  # likewise records that are there: the processes begin soon
+            mechanism.existing(each, work, results, cells)
     data: dict[str, Any] = {}
     texts, good, absent = [], True, []
     for each in chosen:
         try:
             if given.jobs > 1:
                 _side_by_side(each, given, work, results)
-            # What processes have computed is kept. What they have not computed fails once more.
+            # This keeps the records of the processes. It computes a cell whose process has failed
+            # again, here, and says why it fails.
             rest = replace(work, resume=True) if given.jobs > 1 else work
             done = mechanism.run(each, rest, results, given.only, _say)
         except KeyboardInterrupt:
