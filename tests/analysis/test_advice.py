@@ -60,14 +60,14 @@ def test_layers_are_compared():
     torch.manual_seed(0)
     model = GCN(3, out_channels=2).double()
     seen = hogwild.robustness(
-        model, exact(model), runs=3, compare=["waiting", "resending", "caching", "overwriting"],
-        impairments=BernoulliLoss(0.3),
+        model, exact(model), runs=3, rule="overwriting", impairments=BernoulliLoss(0.3),
+        compare=["waiting", "resending", "caching", "overwriting"],
     )  # fmt: skip
     assert list(seen.compared) == ["overwriting", "waiting", "resending", "caching"]
     assert "overwriting: not in these " in seen.advice
     assert seen.advice.count("of the synchronous") == 1  # a goal that all share is said once
     assert "Take " in seen.advice
-    bare = hogwild.robustness(model, exact(model), runs=2)
+    bare = hogwild.robustness(model, exact(model), runs=2, rule="overwriting")
     assert bare.others == {}
     assert "rule='caching' or rule='resending'" in bare.advice
 

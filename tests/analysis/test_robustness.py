@@ -55,8 +55,8 @@ def AveragingGNN(kappa=0.5):
 def test_numbers_are_those_of_the_runs():
     """Against plain Python over what ``simulate`` returned."""
     model, data = GCN(3, out_channels=2).double(), example(y=torch.randn(6, 2, **DOUBLE))
-    result = hogwild.robustness(model, data, runs=4, seed=3, stagger=3, delay=1)
-    run = simulate(model, data, runs=4, seed=3, stagger=3, delay=1)
+    result = hogwild.robustness(model, data, runs=4, seed=3, stagger=3, delay=1, rule="overwriting")
+    run = simulate(model, data, runs=4, seed=3, stagger=3, delay=1, rule="overwriting")
     with torch.no_grad():
         alone = model(data.x, data.edge_index)
     assert torch.equal(result.run.predictions, run.predictions)
@@ -165,7 +165,7 @@ DATA = example(y=torch.tensor([0, 1, 0, 1, 0, 1]))
 
 GRADIENT = {"rule": "gradient"}
 CERTIFIED = {"step": "certified", "tol": 0.5}
-IN_STEP = {"stagger": 1, "delay": 0}
+OVERWRITTEN = {"rule": "overwriting", "stagger": 1, "delay": 0}
 LOSSY = {"impairments": BernoulliLoss(0.3)}
 BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
 
@@ -186,10 +186,11 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
         (lambda: IGNN(3, out_channels=2), BOUNDED, "Immune", "which is proved: the map contracts"),
         (AveragingGNN, {}, "Arrives", "nothing is proved"),
         (lambda: GCN(3, out_channels=2), {"rule": "waiting"}, "Immune", "wait for the layer"),
-        (lambda: GCN(3, out_channels=2), IN_STEP, "In step", "update together"),
+        (lambda: GCN(3, out_channels=2), {}, "Immune", "newest values of all of them"),
+        (lambda: GCN(3, out_channels=2), OVERWRITTEN, "In step", "update together"),
         (
             lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2),
-            IN_STEP,
+            OVERWRITTEN,
             "In step",
             "update together",
         ),
@@ -220,7 +221,7 @@ def test_degrades():
         model = model.double()
         with torch.no_grad():
             y = model(DATA.x, DATA.edge_index)
-        result = hogwild.robustness(model, DATA, target=y)
+        result = hogwild.robustness(model, DATA, target=y, rule="overwriting")
         assert float(result.synchronous) <= 1e-14
         assert float(result.decrease.min()) > 1e-3
         assert re.match(r"Degrades: .* rmse rises from .* to .* ± .*since a node", result.verdict)
@@ -228,7 +229,7 @@ def test_degrades():
 
 
 def test_depends_on_the_schedule():
-    result = hogwild.robustness(GCN(3, out_channels=2).double(), example())
+    result = hogwild.robustness(GCN(3, out_channels=2).double(), example(), rule="overwriting")
     assert result.verdict.startswith("Depends on the schedule")
     assert result.metric is result.synchronous is result.asynchronous is result.decrease is None
     assert set(result.summary()) == {

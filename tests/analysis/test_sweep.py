@@ -20,7 +20,7 @@ def test_cells():
     slow = Stragglers(0.5)
     found = hogwild.sweep(
         model, data, staggers=(1, 3), delays=(2, 4), losses=(0.0, 0.3), runs=2, seed=4,
-        metric="mae", impairments=slow,
+        metric="mae", impairments=slow, rule="overwriting",
     )  # fmt: skip
     decrease = found.grid()
     assert decrease.shape == (2, 2, 2)
@@ -32,7 +32,7 @@ def test_cells():
                 lost = (BernoulliLoss(loss),) if loss else ()
                 alone = hogwild.robustness(
                     model, data, stagger=stagger, delay=delay, runs=2, seed=4, metric="mae",
-                    impairments=(slow, *lost),
+                    impairments=(slow, *lost), rule="overwriting",
                 )  # fmt: skip
                 cell = found.at(stagger, delay, loss)
                 assert torch.equal(cell.asynchronous, alone.asynchronous)

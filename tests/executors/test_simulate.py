@@ -35,7 +35,7 @@ from hogwild.testing.problems import Quadratic, random_graph
         (energy, {"rule": "gradient"}, "gradient"),
         (lambda: GSDGNN(3, out_channels=2).double(), {}, "messages"),
         (lambda: IGNN(3, out_channels=2).double(), {}, "fixed-point"),
-        (lambda: GCN(3, out_channels=2).double(), {}, "overwriting"),
+        (lambda: GCN(3, out_channels=2).double(), {}, "caching"),
         (lambda: GCN(3, out_channels=2).double(), {"rule": "waiting"}, "waiting"),
     ],
 )
@@ -275,7 +275,7 @@ def test_numpy_numbers_in_seeds_and_impairments():
         BernoulliLoss(np.float32(0.25), burst=np.int64(3)),
     )
     one, other = (
-        hogwild.simulate(model, data, seed=seed, impairments=given).predictions
+        simulate(model, data, seed=seed, impairments=given, rule="overwriting").predictions
         for seed, given in ((-3, python), (np.int64(-3), numpy))
     )
     assert torch.equal(one, other)

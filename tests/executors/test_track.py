@@ -1,5 +1,7 @@
 """Tracked runs: the same engine as ``simulate``, and what is kept through a change."""
 
+from functools import partial
+
 import pytest
 import torch
 from motion import joining, ring
@@ -207,12 +209,13 @@ def test_layers_begin_anew():
     torch.manual_seed(0)
     for net in (GCN(3, out_channels=2).double(), GAT(3, out_channels=2).double()):
         # All together: every pass is the synchronous one, and the answer is right once it is over.
-        seen = track(net, long(60), stagger=1, delay=0, restart=10)
+        overwriting = partial(track, net, long(60), rule="overwriting")
+        seen = overwriting(stagger=1, delay=0, restart=10)
         assert float(seen.spread[58]) < 1e-12
         assert float(seen.spread[61]) > 1e-3  # the answer of before, until the next pass is over
         assert float(seen.spread[119]) < 1e-12
         with pytest.raises(ConfigError, match="rule='overwriting' stops after its last layer"):
-            track(net, long(60))
+            overwriting()
     waiting = track(net, long(60), rule="waiting", restart=30)
     assert float(waiting.spread[59]) < 1e-9
     resending = track(net, long(60), rule="resending")

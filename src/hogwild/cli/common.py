@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "guarded", "balls", "fixed-point", "overwriting", "waiting",
-    "resending", "caching",
+    "gradient", "messages", "guarded", "balls", "fixed-point", "caching", "overwriting",
+    "waiting", "resending",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 METRICS = (
@@ -121,8 +121,8 @@ class Ruled(Trained):
 
     rule: str = option(
         "auto",
-        "what a node does at its turn: auto (messages for energies, the paper's overwriting for "
-        f"layers), {', '.join(RULES)}",
+        "what a node does at its turn: auto (messages for energies, caching for layers), "
+        f"{', '.join(RULES)}",
         group=NODES,
     )
     step: str | float = option(

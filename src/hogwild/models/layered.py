@@ -184,7 +184,7 @@ class Layers(Conv):
         h, edges = self._encode(inputs)
         surrounded, k, depth = self._probe(edges, h), self.hidden_channels, self.num_layers
         return LayeredGNNProblem(
-            edges.graph, self.replicas or 1, k, depth, (k,) * (depth + 1), "overwriting",
+            edges.graph, self.replicas or 1, k, depth, (k,) * (depth + 1),
             self, edges, h.mT, surrounded,
         )  # fmt: skip
 
