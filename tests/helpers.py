@@ -11,6 +11,7 @@ from hogwild.asynchrony.impairments import (
     Duplication,
     GeometricDelay,
     GilbertElliott,
+    Latency,
     LinkChurn,
     ParetoDelay,
     Reordering,
@@ -37,6 +38,7 @@ def bounded(rate, until=500):
     return [
         GeometricDelay(0.5, cap=6),
         ParetoDelay(1.5, cap=8),
+        Latency(4, jitter=2),
         Reordering(rate),
         Duplication(rate),
         BernoulliLoss(rate, burst=3),

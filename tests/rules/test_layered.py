@@ -210,7 +210,5 @@ def test_loops_and_doubled_edges():
 
 def test_rules_of_other_models_are_refused():
     for rule in ("gradient", "messages", "fixed-point"):
-        with pytest.raises(
-            ConfigError, match=f"rule='{rule}' does not fit.*auto, caching"
-        ):
+        with pytest.raises(ConfigError, match=f"rule='{rule}' does not fit.*auto, caching"):
             simulate(GCN(3, out_channels=2).double(), graphs(), rule=rule)

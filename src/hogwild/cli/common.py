@@ -181,7 +181,12 @@ class Timing(Verb):
     stagger: int = option(
         5, "S: most ticks between two turns of a node; 1: all together", group=TIMING
     )
-    delay: int = option(2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING)
+    delay: int = option(
+        2,
+        "D: largest age of a packet in ticks, 0: no delay. Ages are random, and their mean is at "
+        "most (S + 1) / 2 for any D; --impair latency=10 gives all packets one age",
+        group=TIMING,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,9 @@ def simulate(
             refused where a sampler has marked them (``n_id`` and the like). Parts without such a
             mark, such as those of ``Data.subgraph``, cannot be recognised.
         stagger: S, the largest number of ticks between two turns of a node; 1: all together.
-        delay: D, the largest age of a packet in ticks; 0: no delay.
+        delay: D, the largest age of a packet in ticks; 0: no delay. Ages are random, and their mean
+            is at most (S + 1) / 2 however large D is (:mod:`hogwild.asynchrony.schedule`).
+            :class:`~hogwild.asynchrony.Latency` gives all packets one age.
         seed: The schedules are a function of this number, on every machine.
         runs: Number of independent schedules.
         rule: What a node does: ``"auto"``, or the name of a rule that fits the model
