@@ -191,7 +191,7 @@ NAN[2, 1] = float("nan")
 BAD = {
     "width": ({"x": features(4, 2)}, FeatureError, ["(4, 2)", "[num_nodes, 3]"]),
     "nan": ({"x": NAN}, FeatureError, ["x", "(2, 1)", "finite"]),
-    "dtype": ({"x": features(4).float()}, DTypeError, ["torch.float32", "torch.float64"]),
+    "dtype": ({"x": features(4).long()}, DTypeError, ["torch.int64", "torch.float64"]),
     "range": ({"edge_index": cycle(5)[:, :8]}, GraphError, ["0 to 4", "0 to 3"]),
     "attr missing": ({"edge_attr": None}, FeatureError, ["missing", "edge_dim=2", "[8, 2]"]),
     "attr width": ({"edge_attr": features(8, 3)}, FeatureError, ["(8, 3)", "[8, 2]"]),

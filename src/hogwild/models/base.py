@@ -26,7 +26,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
-from hogwild.models.validation import check_inputs
+from hogwild.models.validation import check_inputs, in_precision_of
 from hogwild.problems.base import Problem
 
 AnyProblem = Problem | LayeredProblem | StackProblem
@@ -55,6 +55,11 @@ class GraphModule(nn.Module, ABC):
 
     kind: Kind
     replicas: int | None
+
+    def accept(self, inputs: Inputs) -> Inputs:
+        """The tensors of the data (:meth:`Inputs.of <hogwild.Inputs.of>`), with features of a lower
+        precision in the dtype of the parameters."""
+        return in_precision_of(self, Inputs.of(inputs))
 
     @abstractmethod
     def problem(self, inputs: Inputs) -> AnyProblem:

@@ -264,7 +264,7 @@ class EnergyConv(ImplicitConv):
     def problem(self, inputs: Inputs) -> EnergyProblem | StreamedEnergy:
         """The energy of these inputs, attached to the autograd graph. A large graph is evaluated in
         blocks, unless its linear systems are factorised."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
         shape = (self.replicas or 1, self.hidden_channels)
@@ -426,7 +426,7 @@ class EnergyConv(ImplicitConv):
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
         Autograd differentiates it as usual."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         with self._precise(inputs):
             problem, h = self._at(h, inputs)
             value: Tensor = problem.evaluate(h).value
@@ -456,5 +456,5 @@ class EnergyGNN(ImplicitGNN):
 
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
-        found: Tensor = self._only("energy").energy(h, self.features(Inputs.of(inputs)))
+        found: Tensor = self._only("energy").energy(h, self.features(self.accept(inputs)))
         return found

@@ -322,7 +322,7 @@ class GSDConv(ImplicitConv):
 
     def problem(self, inputs: Inputs) -> GSDProblem:
         """The energy of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         x, edge_weight = inputs.x, inputs.edge_weight
         graph, dtype = self.graph(inputs), self.precision(x)
         target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))

@@ -112,7 +112,7 @@ class ImplicitConv(Conv):
 
     @opaque
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         x, edge_attr = inputs.x, inputs.edge_attr
 
         def checked(found: Solution) -> Tensor:
@@ -146,7 +146,7 @@ class ImplicitConv(Conv):
         return f"{type(self).__name__} has no compiled solve"
 
     def solver_path(self, inputs: Inputs) -> list[str]:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         with self._precise(inputs), torch.no_grad():
             kernel = self.kernel(inputs)
         if isinstance(kernel, EnergyKernel):

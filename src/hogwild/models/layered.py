@@ -150,7 +150,7 @@ class Layers(Conv):
 
     def _encode(self, inputs: Inputs) -> tuple[Tensor, AllEdges]:
         """Check the inputs; return the values before the first layer [R, N, k] and the edges."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph = self.graph(inputs)
         h = inputs.x if self.encoder is None else self.encoder(inputs.x)
         h = h.expand(self.replicas or 1, *h.shape[-2:])
@@ -208,7 +208,7 @@ class Layers(Conv):
         )
 
     def require_asynchronous(self, inputs: Inputs) -> None:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         like = next(self.parameters(), inputs.x)
         like = like.new_zeros(self.replicas or 1, inputs.num_nodes, self.hidden_channels)
         attr = None
@@ -245,7 +245,7 @@ class ExplicitGNN(ConvGNN):
         super().__init__(conv, readout, out_channels=out_channels, pool=pool)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         return self.read(self.conv.predict(self.features(inputs), h0), inputs)
 
 
