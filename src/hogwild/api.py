@@ -33,11 +33,12 @@ from hogwild.models import (
     WarmStart,
     wrap,
 )  # fmt: skip
+from hogwild.models.export import export
 from hogwild.training import load, train
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
     "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario", "Solution",
-    "Stream", "Track", "WarmStart", "certify", "load", "robustness", "simulate", "sweep",
-    "track", "train", "wrap",
+    "Stream", "Track", "WarmStart", "certify", "export", "load", "robustness", "simulate",
+    "sweep", "track", "train", "wrap",
 ]  # fmt: skip

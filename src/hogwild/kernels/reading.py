@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._utils import _unflatten_dense_tensors
-from torch_geometric.nn import global_mean_pool
+from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
 
 from hogwild.errors import GraphError
 from hogwild.kernels.dense import (
@@ -34,10 +34,19 @@ from hogwild.nn.mlp import MLP
 from hogwild_node.networks import mlp
 
 Network = Callable[[Tensor], Tensor]
+POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
+    "mean": global_mean_pool, "add": global_add_pool, "max": global_max_pool,
+}  # fmt: skip
+"""How the outputs of a graph's nodes become one."""
 
 
 def read(
-    node: MLP, graph: MLP | None, h: Tensor, batch: Tensor | None = None, size: int | None = None
+    node: MLP,
+    graph: MLP | None,
+    h: Tensor,
+    batch: Tensor | None = None,
+    size: int | None = None,
+    pool: str = "mean",
 ) -> Tensor:
     """Predictions of nodes, [(R,) N, out], or with ``graph`` of graphs, [(R,) G, out].
 
@@ -47,26 +56,35 @@ def read(
         h: The embeddings, [(R,) N, k].
         batch: The graph of every node, [N]; ``None``: there is one graph.
         size: Number of graphs; ``None``: read from ``batch``.
+        pool: One of :data:`POOLS`.
     """
     networks = (node,) if graph is None else (node, graph)
     native = library()
     plain = h.is_cpu and all(unheard(net, MLP) for net in networks)
-    if native is not None and plain and not watched():
+    if native is not None and plain and not watched() and pool == "mean":
         given = [p for net in networks for p in _parameters(net)]
         fits = _fits(networks, h, given)
         named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
         if fits and named:
             return _read(native, networks, h, given, batch, size)
-    return _on_torch(node, graph, h, batch, size)
+    return _on_torch(node, graph, h, batch, size, pool)
 
 
 def _on_torch(
-    node: Network, graph: Network | None, h: Tensor, batch: Tensor | None, size: int | None
+    node: Network,
+    graph: Network | None,
+    h: Tensor,
+    batch: Tensor | None,
+    size: int | None,
+    pool: str = "mean",
 ) -> Tensor:
     y = node(h)
     if graph is None:
         return y
-    return graph(y.mean(-2, keepdim=True) if batch is None else global_mean_pool(y, batch, size))
+    if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
+        whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "add": y.sum, "max": y.amax}
+        return graph(whole[pool](-2, keepdim=True))
+    return graph(POOLS[pool](y, batch, size))
 
 
 def _parameters(net: MLP) -> list[Tensor]:

@@ -109,7 +109,7 @@ class EnergyConv(ImplicitConv):
         heads: ``None``, or a number of attention heads, each with its own message network and its
             own weights (softmax over the neighbourhood, from features only).
         concat: Concatenate the heads' messages (otherwise average them).
-        aggr: ``"sum"`` or ``"mean"`` of the neighbours' messages.
+        aggr: ``"sum"`` (also ``"add"``) or ``"mean"`` of the neighbours' messages.
         normalize: Weigh messages by the symmetrically renormalised adjacency
             :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
         edge_dim: Width r of the edge features, or ``None``.
@@ -159,10 +159,11 @@ class EnergyConv(ImplicitConv):
         super().__init__(in_channels, hidden_channels, **kwargs)
         if message not in ("edge", "node"):
             raise ConfigError(f"message={message!r}; expected 'edge' or 'node'")
+        aggr = "sum" if aggr == "add" else aggr
         if aggr not in ("sum", "mean"):
             raise ConfigError(
-                f"aggr={aggr!r}; expected 'sum' or 'mean' (only nonnegative sums keep the energy "
-                f"convex and its gradients local)"
+                f"aggr={aggr!r}; expected 'sum' (or 'add') or 'mean' (only nonnegative sums keep "
+                f"the energy convex and its gradients local)"
             )
         require_all_positive(
             message_channels=message_channels, rounds=rounds, heads=heads, edge_dim=edge_dim
@@ -443,8 +444,11 @@ class EnergyConv(ImplicitConv):
         Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
     def _distinctions(self) -> dict[str, object]:
-        options = {"message": self.message, "heads": self.heads, "rounds": self.rounds}
-        return options | {"beta": self.beta, "start": None if self.guess is None else "learned"}
+        return {
+            "message": self.message, "heads": self.heads, "rounds": self.rounds,
+            "aggr": None if self.aggr == "sum" else self.aggr, "normalize": self.normalize or None,
+            "beta": self.beta, "start": None if self.guess is None else "learned",
+        }  # fmt: skip
 
 
 class EnergyGNN(ImplicitGNN):

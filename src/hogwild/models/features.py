@@ -41,6 +41,9 @@ class Features(nn.Module):
         self.ignores_edges = False
         self.advises = True
 
+    def __repr__(self) -> str:
+        return f"Features({'standardised' if self.fitted else 'as they are'})"
+
     @property
     def fitted(self) -> bool:
         """Whether any statistics were fitted."""

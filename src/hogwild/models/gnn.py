@@ -31,8 +31,8 @@ class ConvGNN(Model):
         readout: Maps embeddings to predictions: the hidden widths of the readout's MLPs, or a
             :class:`~hogwild.Readout`, which then decides ``out_channels`` and ``pool``.
         out_channels: Width of the predictions.
-        pool: ``None`` predicts for every node. ``"mean"`` predicts for every graph: the mean of
-            the node predictions goes through a second MLP.
+        pool: ``None`` predicts for every node. ``"mean"``, ``"add"`` or ``"max"`` predicts for
+            every graph: this value of the node predictions goes through a second MLP.
 
     Attributes:
         features: Standardises the features (:meth:`standardize`).

@@ -43,6 +43,7 @@ class Solving(TypedDict, total=False):
     solve_dtype: torch.dtype | None
     on_failure: str
     validate: bool
+    out_channels: int
 
 
 class ImplicitConv(Conv):
@@ -50,7 +51,8 @@ class ImplicitConv(Conv):
 
     Args:
         in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
+        hidden_channels: Width k of the embeddings. ``out_channels`` means the same, as in PyG's
+            layers.
         replicas: ``None``, or a number R of independent parameter sets that are solved side by
             side.
         solver: A :class:`~hogwild.solvers.Solver`. With ``None`` the layer uses

@@ -220,8 +220,11 @@ class Layers(Conv):
         self._probe(AllEdges(graph, inputs.edge_index, attr, None), like)
 
     def extra_repr(self) -> str:
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return f"{self.in_channels}, hidden_channels={self.hidden_channels}{replicas}"
+        layers = ", ".join(dict.fromkeys(repr(layer.conv) for layer in self._stack))
+        options = {"edge_dim": self.edge_dim, "replicas": self.replicas}
+        given = [f"{name}={value}" for name, value in options.items() if value is not None]
+        sizes = f"{self.in_channels}, hidden_channels={self.hidden_channels}"
+        return ", ".join([sizes, f"{self.num_layers} layers of {layers}", *given])
 
 
 class ExplicitGNN(ConvGNN):

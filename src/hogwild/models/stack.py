@@ -61,6 +61,9 @@ class Stack(Conv):
         self.in_channels, self.edge_dim = first.in_channels, first.edge_dim
         self.hidden_channels, self.num_layers = levels[-1].hidden_channels, len(levels)
 
+    def extra_repr(self) -> str:
+        return "[" + ", ".join(map(repr, self.convs)) + "]"
+
     @property
     def convs(self) -> list[ImplicitConv]:
         """The layers, the lowest first."""

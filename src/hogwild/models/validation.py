@@ -111,8 +111,8 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     every = features | {"edge_index": edge_index}
     for name, t in every.items():
         if not isinstance(t, Tensor) or t.layout != torch.strided:
-            kind = t.layout if isinstance(t, Tensor) else type(t).__name__
-            sparse = name == "edge_index" and (isinstance(t, Tensor) or "Sparse" in kind)
+            kind = str(t.layout) if isinstance(t, Tensor) else type(t).__name__
+            sparse = name == "edge_index" and "sparse" in kind.lower()
             instead = f" of senders and receivers, [2, num_edges]: {SPARSE}" * sparse
             raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor{instead}")
     if edge_index.dim() != 2:
