@@ -35,7 +35,8 @@ from hogwild_node.networks import mlp
 
 Network = Callable[[Tensor], Tensor]
 POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
-    "mean": global_mean_pool, "add": global_add_pool, "max": global_max_pool,
+    "mean": global_mean_pool, "add": global_add_pool, "sum": global_add_pool,
+    "max": global_max_pool,
 }  # fmt: skip
 """How the outputs of a graph's nodes become one."""
 
@@ -82,8 +83,8 @@ def _on_torch(
     if graph is None:
         return y
     if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
-        whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "add": y.sum, "max": y.amax}
-        return graph(whole[pool](-2, keepdim=True))
+        whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
+        return graph(whole.get(pool, y.sum)(-2, keepdim=True))
     return graph(POOLS[pool](y, batch, size))
 
 

@@ -19,9 +19,9 @@ class Readout(nn.Module):
         in_channels: Width of the embeddings.
         out_channels: Width of the predictions.
         widths: Hidden widths.
-        pool: ``None`` predicts for every node. ``"mean"`` (the paper's), ``"add"`` and ``"max"``
-            predict for every graph. Of a graph without nodes, which models refuse, all three are
-            zero.
+        pool: ``None`` predicts for every node. ``"mean"`` (the paper's), ``"add"`` (also
+            ``"sum"``) and ``"max"`` predict for every graph. All three are zero for a graph without
+            nodes, which models refuse.
         replicas: ``None``, or the number R of independent parameter sets.
 
     Shapes:
@@ -39,7 +39,6 @@ class Readout(nn.Module):
         replicas: int | None = None,
     ) -> None:
         super().__init__()
-        pool = "add" if pool == "sum" else pool
         if pool not in (None, *POOLS):
             raise ConfigError(
                 f"pool={pool!r}; expected None (node level), or one of "
