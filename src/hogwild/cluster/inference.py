@@ -165,7 +165,7 @@ def _run(
         h=h,
         prediction=prediction,
         error_bar=bar,
-        converged=choice.done and not stalled,
+        converged=choice.done and not stalled and all(m.settled for m in measures),
         workers=store.num_parts,
         work=choice.work,
         reason=choice.reason,
