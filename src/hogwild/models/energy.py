@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Unpack, cast
 
 import torch
@@ -40,6 +39,7 @@ from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.mlp import MLP
 from hogwild.nn.picnn import PICNN
+from hogwild.problems.base import Recipe
 from hogwild.problems.energy import EnergyProblem
 from hogwild.problems.streamed import Pose, StreamedEnergy, is_large
 from hogwild.solvers.loop import Solver
@@ -271,19 +271,21 @@ class EnergyConv(ImplicitConv):
         shape = (self.replicas or 1, self.hidden_channels)
         weighted = 0 if inputs.edge_weight is None else 1
         widths = (self.in_channels, (self.edge_dim or 0) + weighted)
+        recipe = Recipe(graph, inputs, self.kernel)
         if self.rounds == 1 and is_large(graph, shape[0]):
             linear = LinearSolver(self.solver.linear)
             if not linear.factorises(graph, *shape):
                 pose = self._pose(x, heard, edge_attr, *weights)
-                return StreamedEnergy(graph, self.beta, pose, shape, x, self._guessed(x), widths)
+                return StreamedEnergy(
+                    graph, self.beta, pose, shape, x, self._guessed(x), widths, recipe=recipe
+                )
         sender = Slot(x, graph.src) if heard is None else Slot(heard)
         edge_slots = self._slots(Slot(x, graph.dst), sender, edge_attr)
         rounds = [
             self._round(networks, [Slot(x)], edge_slots, *weights)
             for networks in self._networks_in(x.dtype)
         ]
-        compiled = partial(self.kernel, inputs)
-        return EnergyProblem(graph, self.beta, rounds, self._guessed(x), widths, compiled)
+        return EnergyProblem(graph, self.beta, rounds, self._guessed(x), widths, recipe)
 
     def _guessed(self, x: Tensor) -> Tensor | None:
         """Where nodes start, from their features [1 or R, p, N]: [R, k, N]; ``None``: at zero."""

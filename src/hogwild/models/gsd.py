@@ -324,9 +324,8 @@ class GSDConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = self.accept(inputs)
         x, edge_weight = inputs.x, inputs.edge_weight
-        graph, dtype = self.graph(inputs), self.precision(x)
-        target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
-        weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(dtype)
+        graph, target = self.graph(inputs), self._encode(self.encoder, x)
+        weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(target)
         return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
 
     def require_asynchronous(self, inputs: Inputs) -> None:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from hogwild.errors import (
     ON_FAILURE,
@@ -186,6 +187,19 @@ class ImplicitConv(Conv):
                 f"with solve_dtype=torch.float64 (the default) or convert it with .float()"
             )
         return dtype
+
+    def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
+        """The encoded features [R, k, N], computed in the precision of the solve."""
+        dtype = self.precision(x)
+        if encoder is None:
+            out = x.to(dtype)
+        elif x.dtype == dtype:
+            out = encoder(x)
+        else:
+            parameters = {name: p.to(dtype) for name, p in encoder.named_parameters()}
+            out = functional_call(encoder, parameters, (x.to(dtype),))
+        out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
+        return out.expand(self.replicas or 1, -1, -1)
 
     def _start(self, problem: Problem | EnergyKernel, h0: Tensor | None) -> Tensor | None:
         """The user's starting point as [R, k, N]; ``None`` where the user gave none."""

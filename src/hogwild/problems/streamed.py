@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from hogwild.graph import Graph, kept
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mtm, mtv, mv, scatter_into
-from hogwild.problems.base import Evaluation, Objective
+from hogwild.problems.base import Evaluation, Objective, Recipe
 from hogwild.problems.energy import EnergyProblem
 from hogwild_node.energy import Energy
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
@@ -109,6 +109,7 @@ class StreamedEnergy(Objective):
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
     widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
     attached: bool = over(FIXED, default=True)  # whether autograd sees the model's parameters
+    recipe: Recipe | None = over(FIXED, default=None)  # for compiled code
 
     def detach(self) -> StreamedEnergy:
         return replace(super().detach(), attached=False)
