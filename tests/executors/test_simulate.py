@@ -286,5 +286,5 @@ def test_numpy_numbers_in_seeds_and_impairments():
 def test_progress_is_shown_in_a_terminal(terminal, monkeypatch, capsys):
     monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    simulate(EnergyGNN(3, out_channels=1), graphs((5,)), ticks=20)
+    simulate(energy(), graphs((5,)), ticks=20)
     assert ("simulating: tick" in capsys.readouterr().err) == terminal
