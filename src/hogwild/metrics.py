@@ -253,6 +253,12 @@ def _default(prediction: Tensor, target: Tensor) -> str:
     return "rmse" if prediction.size(-1) == 1 and not _binary(target) else "accuracy"
 
 
+def name_of(score: Score) -> str:
+    """The name of a user's function, for reports."""
+    name: str = getattr(score, "__name__", type(score).__name__)
+    return "metric" if name == "<lambda>" else name
+
+
 def choose(
     given: str | Score | None, higher_is_better: bool | None, prediction: Tensor, target: Tensor
 ) -> Metric:
@@ -265,9 +271,7 @@ def choose(
         target: [n] or [n, out]; anything with a function.
     """
     if callable(given) and not isinstance(given, Metric):
-        name = getattr(given, "__name__", type(given).__name__)
-        name = "metric" if name == "<lambda>" else name
-        return Metric(name, one_by_one(given), bool(higher_is_better))
+        return Metric(name_of(given), one_by_one(given), bool(higher_is_better))
     if higher_is_better is not None:
         raise ConfigError(
             f"higher_is_better={higher_is_better!r} was given with metric={given!r}, whose "

@@ -20,6 +20,7 @@ from hogwild.metrics import (
     Score,
     average,
     median,
+    name_of,
     one_by_one,
 )
 from hogwild.tasks.base import Task
@@ -113,7 +114,7 @@ class OwnTask(Task):
         self.minimised = Metric("loss", _measure(minimised), constant=CONSTANTS.get(minimised))
         self.reported = ACCURACY if classes else self.minimised
         if metric is not None:
-            self.reported = Metric("metric", _measure(metric), bool(higher_is_better))
+            self.reported = Metric(name_of(metric), _measure(metric), bool(higher_is_better))
         elif higher_is_better is not None:
             raise ConfigError(
                 f"higher_is_better={higher_is_better!r} was given without a metric; expected it "
