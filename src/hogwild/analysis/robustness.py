@@ -170,15 +170,15 @@ class Robustness:
             "",
         ]
         if self.metric is not None:
+            row = (
+                f"{self.metric.name:12}{self.metric.show(self.summary()['synchronous']):>14}"
+                f"{self.shown('asynchronous'):>24}{self.shown('decrease'):>24}"
+            )
+            over = f"; each ± is over {schedules(made.runs)}" if "±" in row else ""
             lines += [
                 f"{'':12}{'synchronous':>14}{'asynchronous':>24}{'decrease':>24}",
-                f"{self.metric.name:12}{self.metric.show(self.summary()['synchronous']):>14}"
-                f"{self.shown('asynchronous'):>24}{self.shown('decrease'):>24}",
-                f"of {self.items}; each ± is over {schedules(made.runs)}"
-                if made.runs > 1
-                else f"of {self.items}",
-                "",
-            ]
+                row, f"of {self.items}{over}", "",
+            ]  # fmt: skip
         title = "predictions, relative to the largest synchronous one"
         lines.append(f"{title:54}{'mean':>10}{'largest':>10}")
         moved = {"spread over schedules": self.spread}
