@@ -1,5 +1,7 @@
 """Which rule to take, and what would help, in words that the numbers bear out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import DOUBLE, energy, graphs
@@ -98,6 +100,12 @@ def test_remedies():
     assert quick.within().ticks > 0
     assert quick.cones(quick.within().ticks) <= 1.5
     assert "only a faster network" in remedy("messages", quick)
+    for price, early in ((1, True), (quick.cone.ticks.mean().ceil(), False)):
+        looks = replace(quick, ticks=quick.ticks * 0 + int(price))
+        looks.ticks[0] = 0
+        text = remedy("messages", looks)
+        assert "the last node has heard of every other after " in text
+        assert ("this error does not need all that, and is met before" in text) == early
     lost = hogwild.simulate(model, DATA, ticks=50, impairments=BernoulliLoss(1.0)).deadlines
     assert "on which word can cross" in remedy("messages", lost)
 

@@ -1,6 +1,7 @@
 """`simulate`: its options, the models and the data that it takes, and what it refuses."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -279,3 +280,11 @@ def test_numpy_numbers_in_seeds_and_impairments():
         for seed, given in ((-3, python), (np.int64(-3), numpy))
     )
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_in_a_terminal(terminal, monkeypatch, capsys):
+    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    simulate(energy(), graphs((5,)), ticks=20)
+    assert ("simulating: tick" in capsys.readouterr().err) == terminal

@@ -271,7 +271,7 @@ def sweep(
     losses: Sequence[float] = (0.0,),
     runs: int = 5,
     impairments: Impairment | Sequence[Impairment] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> Sweep:
     """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
@@ -288,7 +288,7 @@ def sweep(
             (:class:`~hogwild.asynchrony.BernoulliLoss`), beside other impairments.
         runs: Number of schedules for each combination; all share the seed.
         impairments: What else goes wrong, in all of them.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
         options: All other arguments of :func:`robustness`.
     """
     require_positive("runs", runs)
@@ -315,7 +315,8 @@ def sweep(
             seen.set_postfix_str(f"S = {stagger}, {'latency' if constant else 'D'} = {delay}")
             results[loss, stagger, delay] = robustness(
                 model, data, runs=runs, stagger=stagger, delay=delay,
-                impairments=(*late[delay], *impaired, *lossy[loss]), **options,
+                impairments=(*late[delay], *impaired, *lossy[loss]), progress=False,
+                **options,
             )  # fmt: skip
             seen.update()
     return Sweep(tuple(staggers), tuple(lags), tuple(losses), results, constant)

@@ -72,7 +72,7 @@ def run(options: Options) -> Outcome:
 
     found = options.chosen()
     given = options.passed(sweep, robustness, simulate) | {"compare": options.others}
-    seen = sweep(found.model, found.graphs(options.graphs), **given)
+    seen = sweep(found.model, found.some(options.graphs), **given)
     seen.advice = in_flags(seen.advice, options)
     data = {"rule": seen.first.run.rule, "settings": seen.rows(), "advice": seen.advice}
     if options.compare:

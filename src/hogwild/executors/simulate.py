@@ -54,7 +54,7 @@ def simulate(
     higher_is_better: bool | None = None,
     target: Tensor | None = None,
     mask: Tensor | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Run:
     """Run a model asynchronously (Algorithm 1), on many graphs and under many schedules at once.
 
@@ -98,7 +98,7 @@ def simulate(
         higher_is_better: Of a metric of your own.
         target: Targets other than ``data.y``.
         mask: Which items to score.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
     """
     model = runnable(model)
     settings = Settings(
@@ -121,7 +121,7 @@ def _run(
     record: bool | str | Path,
     replay: Trace | None,
     scoring: Scoring,
-    progress: bool,
+    progress: bool | None,
 ) -> Run:
     begun = clock.perf_counter()
     model.require_asynchronous(inputs)
@@ -201,7 +201,7 @@ def _timetable(
     return timetable, about | replay.about, min(settings.ticks, timetable.length)
 
 
-def _tick(watch: Watch, trace: Trace | None, progress: bool) -> None:
+def _tick(watch: Watch, trace: Trace | None, progress: bool | None) -> None:
     """Run until nothing is left to do, or to the last tick."""
     simulation, ticks = watch.simulation, watch.ticks
     goal = "" if watch.goal is None else f" of {watch.goal:.0e}"
@@ -215,5 +215,5 @@ def _tick(watch: Watch, trace: Trace | None, progress: bool) -> None:
             shown.update()
             if watch.look(t):
                 break
-            if progress and looks(t):
+            if not shown.disable and looks(t):
                 shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}{goal}", False)

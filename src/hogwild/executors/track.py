@@ -57,7 +57,7 @@ def track(
     every: int = 1,
     score: Score | None = None,
     keep_embeddings: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Track:
     """Run a model asynchronously on a graph that changes, and compare with the exact answer of
     every moment.
@@ -77,7 +77,7 @@ def track(
         score: Measure of predictions [N, out] on the ``Data`` of the moment; by default the root
             of the mean squared error (or the share of wrong classes) against ``data.y``.
         keep_embeddings: Record the embeddings, too, for pictures that move.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
     """
     model = runnable(model)
     if model.replicas is not None:
@@ -106,7 +106,7 @@ def track(
     return watch.report(course.settings, restart, lease, clock.perf_counter() - begun)
 
 
-def _follow(course: Course, frames: list[Frame], watch: Observer, progress: bool) -> None:
+def _follow(course: Course, frames: list[Frame], watch: Observer, progress: bool | None) -> None:
     """Run through all frames."""
     length = watch.scenario.length
     ends = [*(frame.time for frame in frames[1:]), length]

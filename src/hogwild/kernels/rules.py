@@ -354,6 +354,15 @@ class RuleKernel:
         """Whether the rule still has the energy that the kernel was made of."""
         return self.gradient.model is self.model
 
+    def pose(self) -> None:
+        """Read the energy that the rule has now: one of the same shape, with other features."""
+        self.model = self.gradient.model
+        assert isinstance(self.model, Energy)
+        rows = Rows.of(self.model, self.order)
+        self._posed = rows  # the compiled code holds addresses only
+        self._rule.weights, self._rule.alike = rows.weights.data_ptr(), None
+        self._rule.of_edges, self._rule.of_nodes = rows.edges.data_ptr(), rows.nodes.data_ptr()
+
     def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
         """Update the nodes of a tick, which read and write packets at the address ``post``."""
         turn = self._turn
