@@ -359,13 +359,41 @@ def test_a_neighbour_that_is_taken_away_and_given_back():
 def test_absurd_features_do_not_stay():
     swarm = swarm_of("edge", chain(4), 4)
     swarm.run(3.0)
+    before = {i: agent.read().h for i, agent in swarm.agents.items()}
     swarm.agents[3].set_features([1e200, -1e200, 1e200])
     swarm.run(3.0)
-    assert all(np.isfinite(agent.read().h).all() for agent in swarm.agents.values())
+    for i, agent in swarm.agents.items():
+        np.testing.assert_array_equal(agent.read().h, before[i])
+        assert "did not arrive, so it keeps its last answer" in agent.work.trouble
+        assert agent.read().bound == np.inf
     swarm.agents[3].set_features(swarm.x[3].numpy())
     swarm.run(6.0)
     assert swarm.error() < 1e-9
     assert states(swarm) == {State.SETTLED}
+    assert {agent.work.trouble for agent in swarm.agents.values()} == {None}
+
+
+@pytest.mark.parametrize("odd", [50.0, 100.0, 1e3, 1e4])
+def test_an_odd_reading_gives_the_answer_or_leaves_the_last_one(odd):
+    """One reading is many standard deviations off."""
+    swarm = swarm_of("edge", cycle(7), 7)
+    swarm.run(6.0)
+    before = {i: agent.read().h for i, agent in swarm.agents.items()}
+    swarm.x[2] += odd
+    swarm.agents[2].set_features(swarm.x[2].numpy())
+    swarm.run(3.0)
+    with torch.no_grad():
+        problem = swarm.whole.problem(Inputs(swarm.x, swarm.edge_index)).detach()
+    found = Newton(max_iter=3000).run(problem.kernel(), None)
+    assert bool(found.converged.all())
+    answer = found.value[0].T.numpy()
+    for i, agent in swarm.agents.items():
+        if agent.work.trouble is None:
+            gap = np.abs(agent.read().h - answer[i]).max()
+            assert gap < 1e-6 * np.abs(answer).max()
+        else:
+            np.testing.assert_array_equal(agent.read().h, before[i])
+            assert odd > 1e3
 
 
 # -- what is refused, and the price ----------------------------------------------------------------
