@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 from motion import ring
 
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Scenario, certify, track
+from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.errors import ConfigError
+from hogwild.executors.settings import Settings
+from hogwild.graph import Graph
+from hogwild.testing.problems import Affine
 
 SETTLED, LENGTH = 60, 80
 
@@ -127,3 +131,31 @@ def test_what_is_not_proved_is_not_claimed():
     assert "says nothing about the answer" in certified.reason
     with pytest.raises(ConfigError, match="drift=-1"):
         certify(energy, data, drift=-1)
+
+
+class Pair(Affine):
+    """h_i = κ h_j + b_i for two neighbours, whose modulus is known."""
+
+    def modulus(self):
+        return torch.full((1, 1), self.kappa, dtype=torch.float64)
+
+    def weights(self):
+        return torch.ones(2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 5])
+def test_the_bound_of_contractions_is_attained_where_all_packets_are_late(delay):
+    """Two nodes that update at every tick from packets that are all D ticks old."""
+    graph, one = (
+        Graph.of(torch.tensor([[0, 1], [1, 0]]), 2),
+        torch.ones(1, 1, 2, dtype=torch.float64),
+    )
+    sent = [0.0 * one] * (delay + 1)
+    for t in range(400):
+        problem = Pair(graph, one[..., :1], 0.01 * t * one, one[0, 0], kappa=0.8)
+        away = float((sent[-1] - problem.answer()).abs().max())  # before the updates of this tick
+        sent.append(
+            problem.update(sent[-1], graph.everyone.current(sent[-1 - delay]), graph.everyone)
+        )
+    proved = certify_fixed_point(problem, Settings(1, delay), problem.answer, drift=0.01 / 0.2)
+    assert away == pytest.approx(proved.tracking, rel=1e-6)
