@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from memory_swarm import Swarm
 
 from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.rules.balls import BallsRule
+from hogwild.rules.balls import BallsRule, Told
 from hogwild.solvers import Newton
 from hogwild.testing.problems import random_graph
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
 from hogwild_node.profiles import PROFILE
+from hogwild_node.rules.base import Kept
 
 TIGHT = {"solver": Newton(atol=1e-12)}
 MODELS = {
@@ -62,23 +63,48 @@ def in_step(name, edge_index, n, **options):
 @pytest.mark.parametrize("radius", [None, 1, 2])
 @pytest.mark.parametrize("name", ["edge", "normalised", "denoising", "ignn"])
 def test_agents_and_the_simulator_run_one_rule(name, radius):
-    """In step, agents have the tables and the embeddings of the simulator after every turn. (Of
-    denoising only where everybody is known: the simulator's quadratic form keeps the diagonal of
-    edges whose sender is not known yet, and agents leave such edges out.)"""
+    """In step, agents have the tables and the embeddings of the simulator after every turn, also
+    after two changes of features, of which nodes hear one after the other. (Of denoising only where
+    everybody is known: the simulator's quadratic form keeps the diagonal of edges whose sender is
+    not known yet, and agents leave such edges out.)"""
     n, graph = 11, random_graph([11], seed=7, extra=0.4)
     swarm, turn = in_step(name, edges_of(graph), n, radius=radius)
+
+    def rule_of(before=None):
+        inputs = Inputs(swarm.x.clone(), edges_of(graph))
+        problem = swarm.whole.problem(inputs).detach()
+        rule = BallsRule(problem, radius)
+        rule.told = Told(inputs, lambda posed: swarm.whole.problem(posed).detach())
+        begun = rule.begin(problem.start(), problem.graph.everyone.current(problem.start()))
+        if before is None:
+            return rule, problem.start(), begun
+        nodes, edges = torch.arange(n), torch.arange(graph.num_edges)
+        kept = Kept((nodes, nodes), (edges, edges), (nodes, nodes))
+        assert rule.follows(before, kept)
+        rule.keep(before, kept)
+        return rule
+
     with torch.no_grad():
-        problem = swarm.whole.problem(Inputs(swarm.x, edges_of(graph))).detach()
-        rule, everyone = BallsRule(problem, radius), problem.graph.everyone
-        h = problem.start()
-        letters = rule.begin(h, everyone.current(h))
-        for _ in range(25):
+        rule, h, letters = rule_of()
+        everyone = rule.everyone
+        for tick in range(40):
             inbox, mail = everyone.current(rule.broadcast(h, everyone)), letters[..., graph.reverse]
+            for i in {20: (0, 4), 22: (0, 9)}.get(tick, ()):
+                swarm.x[i] += 1.0
+                swarm.agents[i].set_features(swarm.x[i].numpy())
+            if tick in (20, 22):
+                rule = rule_of(rule)
             h, letters = rule.update(h, inbox, mail, everyone)
             turn()
             for i, agent in swarm.agents.items():
-                table = rule.around.node[:, i][rule.tables.known[:, i]].tolist()
+                known = rule.tables.known[:, i]
+                table = rule.around.node[known, i].tolist()
                 assert {int(other) for other in agent.work.hops} == set(table)
+                for other, edition in zip(
+                    table, rule.tables.edition[known, i].tolist(), strict=True
+                ):
+                    told = agent.work.flood.words[PROFILE, str(other)].content.features
+                    np.testing.assert_array_equal(told, rule.told.editions[edition][other])
                 if agent.work.whole or name != "denoising":
                     np.testing.assert_allclose(agent.h[0, :, 0], h[0, :, i], rtol=0, atol=2e-7)
     assert swarm.error() < 1e-2
