@@ -126,6 +126,21 @@ def test_settled_is_never_said_too_early():
     assert said > 20
 
 
+def test_the_bound_is_attained():
+    """All embeddings are off by the same: on a cycle the energy is least convex in this direction,
+    and all entries of the gradient are alike."""
+    swarm = Swarm(MODELS["denoising"](), cycle(5), 5)
+    with torch.no_grad():
+        problem = swarm.whole.problem(Inputs(swarm.x, swarm.edge_index))
+        gradient = problem.evaluate(
+            swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.T[None] + 0.1
+        ).gradient
+    tolerance, distance = float(gradient.abs().max()), 0.1 * math.sqrt(gradient.numel())
+    bound = swarm.agents[0].work.bound(True, 5, tolerance)
+    assert gradient.size(1) > 1
+    assert bound == pytest.approx(distance, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "name", some(["messages", "normalised", "denoising", "gcn"], "normalised", "gcn")
 )
