@@ -90,7 +90,7 @@ def test_rules_by_name_and_float32(rule):
     swarm.run(40.0 if rule == "gradient" else 6.0)
     assert swarm.error() < 1e-4
     size = swarm.agents[0].format.data_size
-    assert size == (64 if rule == "gradient" else 120)
+    assert size == (68 if rule == "gradient" else 124)
 
 
 def test_loss_and_skewed_clocks():

@@ -18,7 +18,7 @@ from hogwild.testing.problems import random_graph
 from hogwild_node import held
 from hogwild_node.agent import Edge, State
 from hogwild_node.flood import ENTRY, HEAD, LAST, PARTS, REPEAT
-from hogwild_node.packets import DATA, WORD
+from hogwild_node.packets import DATA, HALF, WORD
 from hogwild_node.profiles import EMBEDDING, PROFILE, Profile
 
 LEASE = 1.0
@@ -155,7 +155,9 @@ def test_forged_words_do_not_stay(data):
         number = st.integers(1, WORD - 1)
         header = agent.format.header(
             link.incarnation, DATA, sequence=data.draw(number), revision=link.revision,
-            known=agent.revision, time=data.draw(st.sampled_from([0.0, agent.now, 1e11, -1e11])),
+            to=data.draw(st.sampled_from([0, agent.incarnation, 7])),
+            known=data.draw(st.sampled_from([0, agent.revision, HALF - 1])),
+            time=data.draw(st.sampled_from([0.0, agent.now, 1e11, -1e11])),
             calm=data.draw(st.sampled_from([0.0, 5.0, 1e30])),
         )  # fmt: skip
         words = data.draw(st.lists(forged(n), max_size=8))
