@@ -2,23 +2,29 @@
 
 import itertools
 import struct
+from collections import deque
 
+import numpy as np
 import pytest
 from c_nodes import CC
 from helpers import chain
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from memory_swarm import Swarm, sealed
 from node.test_c99_agent import Mixed
 
-from hogwild import IGNN
-from hogwild_node.packets import DATA, HELLO
+from hogwild import GSDGNN, IGNN
+from hogwild_node.agent import State
+from hogwild_node.packets import DATA, HELLO, WORD
 
 IN_C = [set(), *(pytest.param({*c}, marks=pytest.mark.skipif(CC is None, reason="no C compiler"))
                  for c in ((1,), (0, 1)))]  # fmt: skip
+KINDS = pytest.mark.parametrize("in_c", IN_C, ids=["python", "mixed", "c"])
 LEASE = 2.0
 
 
-def two(in_c=frozenset(), **options):
-    """Two agents that are linked; ``said`` has the last packets from one to the other."""
+def two(in_c=frozenset(), seconds=4.0, **options):
+    """Two agents after some time; ``said`` has the last packets from one to the other."""
     model, options = (
         IGNN(3, out_channels=2, act="tanh"),
         {"lease": LEASE, "rule": "fixed-point"} | options,
@@ -33,7 +39,7 @@ def two(in_c=frozenset(), **options):
         post(sender, to, raw)
 
     swarm.network.post = noted
-    swarm.run(4.0)
+    swarm.run(seconds)
     return swarm
 
 
@@ -47,13 +53,17 @@ def moves(swarm):
 def forged(swarm, i, kind, **fields):
     """Somebody speaks to agent i as its neighbour: its last packet, with other fields."""
     raw = swarm.said[1 - i, kind]
-    places = {"incarnation": (8, "<I"), "sequence": (12, "<I"), "to": (16, "<I"),
-              "revision": (20, "<H"), "known": (22, "<H"), "feature": (48, "<d")}  # fmt: skip
+    places = {
+        "incarnation": (8, "<I"), "sequence": (12, "<I"), "to": (16, "<I"), "revision": (20, "<H"),
+        "known": (22, "<H"), "calm": (32, "<f"), "feature": (48, "<d"),
+    }  # fmt: skip
     for name, change in fields.items():
         place, form = places[name]
         (value,) = struct.unpack_from(form, raw, place)
         value = (
-            change if name in ("to", "feature") else (value + change) % 256 ** struct.calcsize(form)
+            change
+            if name in ("to", "calm", "feature")
+            else (value + change) % 256 ** struct.calcsize(form)
         )
         raw = raw[:place] + struct.pack(form, value) + raw[place + struct.calcsize(form) :]
     swarm.agents[i]._receive(str(1 - i), sealed(raw), swarm.network.now)
@@ -67,8 +77,10 @@ def restarts(swarm, i):
 def stalls(swarm, *who):
     """Agents take no turns for longer than the lease."""
     gone = {i: swarm.agents.pop(i) for i in who}
-    swarm.network.now += 0.0 if swarm.agents else 1.25 * LEASE
-    swarm.run(1.25 * LEASE if swarm.agents else 0.0)
+    if swarm.agents:
+        swarm.run(1.25 * LEASE if gone else 0.0)
+    else:
+        swarm.network.now += 1.25 * LEASE
     swarm.agents |= gone
 
 
@@ -87,17 +99,15 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("in_c", IN_C, ids=["python", "mixed", "c"])
-@pytest.mark.parametrize("stall", [(), (0,), (0, 1)], ids=["awake", "one stalls", "both stall"])
-def test_links_recover_from_all_pairs_of_histories(in_c, stall):
-    """Something happens to each of the two, and some of them stall. Soon after, both know the
-    other's features, follow them when they change, and are right."""
-    swarm = two(in_c)
+@KINDS
+def test_links_recover_from_all_pairs_of_histories(in_c):
+    """Something happens to each of the two, and none, one or both of them stall. Soon after, both
+    know the other's features, follow them when they change, and are right."""
+    swarm, who_stalls = two(in_c), itertools.cycle([(), (0,), (0, 1)])
     for both in itertools.product(HISTORIES, repeat=2):
         for i, what in enumerate(both):
             HISTORIES[what](swarm, i)
-        if stall:
-            stalls(swarm, *stall)
+        stalls(swarm, *next(who_stalls))
         end = swarm.network.now + 12.0
         swarm.run(0.5)
         while swarm.error() > 1e-3:
@@ -106,3 +116,118 @@ def test_links_recover_from_all_pairs_of_histories(in_c, stall):
         moves(swarm)
         swarm.run(2.0)
         assert swarm.error() < 1e-2, both
+
+
+PLACES = {
+    "incarnation": [None, 0, 1],
+    "revision": [0, 1, 300, 32_768, 40_000],
+    "mutual": [False, True],
+    "known": [0, 1, 7, 32_768, 40_000],
+    "sequence": [None, 0, 2**31, 2**32 - 1],
+    "last": [-1e9, -3.0, 0.0],
+    "heard": [-1e9, -3.0, 0.0],
+    "retired": [0, 1, 2],
+    "told": [0, 1],
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), rule=st.sampled_from(["fixed-point", "balls"]), hold=st.booleans())
+def test_links_recover_from_all_pairs_of_states(data, rule, hold):
+    """Whatever the two know of each other, true or not."""
+    swarm = two(rule=rule, on_silence="hold" if hold else "drop")
+    for i, agent in swarm.agents.items():
+        link, other = agent.links[str(1 - i)], swarm.agents[1 - i].incarnation
+        drawn = {name: data.draw(st.sampled_from(values), name) for name, values in PLACES.items()}
+        drawn["last"] += swarm.network.now
+        drawn["heard"] += swarm.network.now
+        if drawn["incarnation"] is not None:
+            drawn["incarnation"] = (other + drawn["incarnation"] - 1) % (WORD - 1) + 1
+        else:
+            drawn["features"] = None
+        drawn["retired"] = deque([other, other ^ 1][: drawn["retired"]], 16)
+        for name, value in drawn.items():
+            setattr(link, name, value)
+    swarm.run(8.0)
+    assert all(agent.members == [str(1 - i)] for i, agent in swarm.agents.items())
+    moves(swarm)
+    swarm.run(3.0)
+    assert swarm.error() < 1e-2
+
+
+@pytest.mark.parametrize("rule", ["messages", "balls"])
+@pytest.mark.parametrize("seed", range(4))
+def test_swarms_whose_members_stall_end_at_the_exact_answer(rule, seed):
+    swarm = Swarm(GSDGNN(3, out_channels=2), chain(4), 4, rule=rule, seed=seed, lease=LEASE)
+    first = swarm.agents.pop(0)
+    first.turn()  # one turn, and then nothing for longer than the lease
+    swarm.run(1.25 * LEASE)
+    swarm.agents[0] = first
+    for _ in range(6):
+        swarm.run(float(swarm.random.uniform(0.0, 1.0)))
+        stalls(swarm, *swarm.random.choice(4, swarm.random.integers(1, 4), replace=False).tolist())
+    swarm.run(12.0)
+    assert swarm.error() < 1e-6
+    readings = [agent.read() for agent in swarm.agents.values()]
+    assert all(r.state is State.SETTLED and not r.silent for r in readings)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("delay", "loss"), [((0.0, 0.0), 0.0), ((0.02, 0.2), 0.3), ((0.6, 0.6), 0.0)]
+)
+def test_features_that_change_at_every_turn(in_c, delay, loss):
+    """Fifty times a second, from the first turn on, also over links that are much slower: the
+    agents link and stay linked, and where nothing is lost they know the newest features."""
+    swarm = two(in_c, seconds=0.0, delay=delay, loss=loss)
+    for turn in range(400):
+        swarm.network.now += 0.02
+        moves(swarm)
+        before = [None if i in in_c else swarm.agents[i].features for i in (0, 1)]
+        for agent in swarm.agents.values():
+            agent.turn()
+        if turn > 150:
+            assert all(agent.members for agent in swarm.agents.values()), turn
+        if turn > 150 and not delay[1] and not in_c:
+            np.testing.assert_array_equal(swarm.agents[1].links["0"].features, before[0])
+    swarm.network.loss = 0.0
+    swarm.run(4.0)
+    assert swarm.error() < 1e-2
+
+
+@KINDS
+def test_flipped_bits_never_enter(in_c):
+    """Two in five packets have a wrong bit or two."""
+    swarm = two(in_c, seconds=0.0)
+    post, flips = swarm.network.post, np.random.default_rng(0)
+
+    def spoiled(sender, to, raw):
+        if flips.random() < 0.4:
+            raw = bytearray(raw)
+            for place in flips.integers(0, 8 * len(raw), flips.integers(1, 3)):
+                raw[place // 8] ^= 1 << place % 8
+        post(sender, to, bytes(raw))
+
+    swarm.network.post = spoiled
+    swarm.run(60.0)
+    assert swarm.error() < 1e-6
+    for i, agent in swarm.agents.items():
+        if i not in in_c:
+            assert agent.counts["dropped: damaged"] > 20
+            np.testing.assert_array_equal(agent.links[str(1 - i)].features, swarm.x[1 - i])
+            assert agent.read().state is State.SETTLED
+
+
+@KINDS
+def test_calm_of_a_silent_neighbour_counts_for_a_quarter_of_the_time_to_settle(in_c):
+    swarm = two(in_c, delay=(0.0, 0.0))
+    one, settle_after = swarm.agents[0], 1.0 if 0 in in_c else 2.0
+    swarm.agents.pop(1)
+    forged(swarm, 0, DATA, sequence=1, calm=0.125)
+    (made,) = struct.unpack_from("<d", swarm.said[1, DATA], 24)
+    for wait in (0.01, 0.05, 0.1, 0.4, 0.9):
+        swarm.network.now += wait
+        one.turn()
+        age = swarm.network.now - made
+        assert one.calm == pytest.approx(0.125 + min(age, settle_after / 4), abs=1e-6)
+    assert age > settle_after / 2

@@ -118,7 +118,8 @@ class Link:
         """
         header = form.read(raw)
         living = arrived - self.last <= lease
-        if header.incarnation in (0, me) or (living and header.incarnation in self.retired):
+        former = header.incarnation != self.incarnation and header.incarnation in self.retired
+        if header.incarnation in (0, me) or (living and former):
             raise BadPacket("incarnation")
         if header.kind == HELLO:
             self._hear_hello(header, *form.read_hello(raw), living)
@@ -140,8 +141,6 @@ class Link:
         if header.incarnation != self.incarnation:
             if self.incarnation is not None:
                 self.retired.append(self.incarnation)
-            if header.incarnation in self.retired:  # it speaks again
-                self.retired.remove(header.incarnation)
             self.leave()
             self.incarnation = header.incarnation
             self.transits.clear()

@@ -205,13 +205,14 @@ static void hog_agent_part(hog_agent *agent, int slot, double now)
     if (hog_leave(&agent->node, slot)) hog_agent_changed(agent, now);
 }
 
-/* The place of an incarnation among those that are gone, or -1. */
+/* Whether another incarnation has replaced this one. */
 static int hog_agent_former(const hog_link *link, uint32_t incarnation)
 {
     int count = link->retired < HOG_FORMER ? link->retired : HOG_FORMER;
+    if (incarnation == link->incarnation) return 0;
     for (int i = 0; i < count; i++)
-        if (link->former[i] == incarnation) return i;
-    return -1;
+        if (link->former[i] == incarnation) return 1;
+    return 0;
 }
 
 /* The least difference of arrival and sending of late: clocks of two machines may differ. */
@@ -231,19 +232,17 @@ int hog_agent_receive(hog_agent *agent, int slot, const uint8_t *raw, size_t siz
     hog_header header;
     hog_real numbers[HOG_NUMBERS > HOG_FEATURES ? HOG_NUMBERS : HOG_FEATURES + 1];
     hog_link *link;
-    int living, former;
+    int living;
     if (slot < 0 || slot >= HOG_SLOTS || !agent->link[slot].open) return 0;
     link = &agent->link[slot];
     if (hog_read(raw, size, &header) == HOG_BAD) return 0;
     if (!hog_read_numbers(raw, &header, numbers)) return 0;
     living = now - link->last <= agent->lease; /* only then are older packets refused */
-    former = hog_agent_former(link, header.incarnation);
     if (!header.incarnation || header.incarnation == agent->incarnation) return 0;
-    if (living && former >= 0) return 0;
+    if (living && hog_agent_former(link, header.incarnation)) return 0;
     if (header.kind == HOG_HELLO) {
         if (!link->met || header.incarnation != link->incarnation) {
-            if (former >= 0) link->former[former] = link->incarnation; /* it speaks again */
-            else if (link->met) link->former[link->retired++ % HOG_FORMER] = link->incarnation;
+            if (link->met) link->former[link->retired++ % HOG_FORMER] = link->incarnation;
             hog_agent_part(agent, slot, now);
             link->incarnation = header.incarnation;
             link->transit[0] = link->transit[1] = HUGE_VAL;
