@@ -350,7 +350,7 @@ class Agent:
         degree = 1.0 + sum(self.links[name].edge.weight for name in self.members)
         content = degree, features.tobytes()
         for link in self.links.values():
-            if link.known and behind(self.revision, link.known, HALF):
+            if link.mutual and behind(self.revision, link.known, HALF):
                 self.revision, self._renewed = link.known, -math.inf
         if content != self._told or now - self._renewed >= REFRESH:
             self.revision = self.revision % (HALF - 1) + 1

@@ -66,7 +66,7 @@ class Link:
     mutual: bool = False  # whether the neighbour says that it hears this agent
     sent: float = 0.0  # when the newest data packet was made, by the sender's clock
     calm: float = 0.0
-    known: int = 0  # revision of this agent's hello that the neighbour knows; 0: none
+    known: int = 0  # if mutual: the revision of this agent's hello that it knows
     greeted: float = -math.inf  # when this agent last said hello
     told: int = 0  # the revision that it then told
     transits: deque[tuple[float, float]] = field(default_factory=deque)  # (window, least transit)
@@ -129,8 +129,7 @@ class Link:
             self.heard = arrived
         self.last = arrived
         if self.sequence is None or not behind(header.sequence, self.sequence, WORD):
-            self.mutual = header.to == me
-            self.known = header.known if self.mutual else 0
+            self.mutual, self.known = header.to == me, header.known
         self.transit(arrived, arrived - header.time)
 
     def leave(self) -> None:

@@ -270,7 +270,7 @@ int hog_agent_receive(hog_agent *agent, int slot, const uint8_t *raw, size_t siz
     link->last = now;
     if (!link->numbered || header.sequence - link->sequence < 2147483648u) {
         link->mutual = header.to == agent->incarnation;
-        link->known = link->mutual ? header.known : 0;
+        link->known = header.known;
     }
     hog_agent_transit(link, now, now - header.time);
     return 1;
@@ -336,7 +336,7 @@ int hog_agent_turn(hog_agent *agent, double now)
     for (int s = 0; s < HOG_SLOTS; s++) {
         const hog_link *link = &agent->link[s];
         if (link->open && !agent->node.near[s].taken) agent->ready = 0;
-        if (link->known && hog_agent_behind(agent->revision, link->known)) {
+        if (link->mutual && hog_agent_behind(agent->revision, link->known)) {
             agent->revision = link->known; /* else the next hello would be old to the neighbour */
             agent->changed = 1;
         }

@@ -47,7 +47,7 @@ typedef struct {
     int retired;          /* former incarnations seen */
     uint32_t incarnation, sequence, former[HOG_FORMER];
     uint16_t revision;    /* of the neighbour's hello */
-    uint16_t known;       /* the revision of this agent's hello that the neighbour knows, or 0 */
+    uint16_t known;       /* if mutual: the revision of this agent's hello it knows */
     uint16_t told;        /* the revision that this agent told it last */
     float calm;
     double since, last, heard, sent, greeted, window, transit[2];
