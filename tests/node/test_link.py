@@ -15,7 +15,7 @@ from memory_swarm import Swarm, sealed
 from node.test_c99_agent import Mixed
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
-from hogwild_node.agent import State
+from hogwild_node.agent import REFRESH, State
 from hogwild_node.packets import DATA, HELLO, WORD
 
 IN_C = [set(), *(pytest.param({*c}, marks=pytest.mark.skipif(CC is None, reason="no C compiler"))
@@ -144,7 +144,7 @@ PLACES = {
 }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), rule=st.sampled_from(["messages", "balls"]), hold=st.booleans())
 def test_links_recover_from_all_pairs_of_states(data, rule, hold):
     """Whatever the two know of each other, true or not."""
@@ -229,6 +229,24 @@ def test_flipped_bits_never_enter(in_c):
             assert agent.counts["dropped: damaged"] > 20
             np.testing.assert_array_equal(agent.links[str(1 - i)].features, swarm.x[1 - i])
             assert agent.read().state is State.SETTLED
+
+
+@KINDS
+def test_hellos_are_repeated_and_one_revision_has_one_content(in_c):
+    swarm = two(in_c, 12.0)
+    for i, agent in swarm.agents.items():
+
+        def dropped(i=i, agent=agent):
+            return agent.dropped if i in in_c else agent.counts["dropped: revision"]
+
+        before = dropped()
+        forged(swarm, i, HELLO)
+        assert dropped() == before
+        forged(swarm, i, HELLO, feature=9.0)
+        assert dropped() == before + 1
+    sent = swarm.sent.copy()
+    swarm.run(4.0 * REFRESH)
+    assert all(3 <= swarm.sent[i, HELLO] - sent[i, HELLO] <= 12 for i in (0, 1))
 
 
 @KINDS

@@ -204,7 +204,8 @@ class Agent:
             self.features = features
 
     def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
-        """The agent has these neighbours from now on; what it knows of the others it forgets."""
+        """The agent has these neighbours from now on; what it knows of the others it forgets. If
+        they are the neighbours that it has, nothing changes."""
         places = [edge.address for edge in neighbours.values() if edge.address is not None]
         twice = [place for place in places if places.count(place) > 1]
         if twice:
