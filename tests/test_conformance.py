@@ -61,7 +61,8 @@ MODELS = {
     "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
     "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
     "closed": EIGNN,
-    "max": MaxGNN,
+    # Values that are too large fall by `least` in a phase, after a change in "follow".
+    "max": lambda *a, **o: MaxGNN(*a, least=0.5, **o),
     "scarselli": ScarselliGNN,
     "gcn": lambda *a, **o: GCN(*a, num_layers=3, **o),
     "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
