@@ -35,18 +35,6 @@ def some(names, *quick):
     return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-@pytest.mark.parametrize("name", some(MODELS, "messages", "denoising", "ignn", "gcn"))
-def test_agents_find_the_synchronous_answer(name):
-    swarm = Swarm(MODELS[name](), cycle(5), 5)
-    swarm.run(20.0 if name == "ignn" else 12.0 if name == "denoising" else 9.0)
-    assert swarm.error() < 1e-6
-    for i, agent in swarm.agents.items():
-        reading = agent.read()
-        assert reading.state is State.SETTLED, (i, reading)
-        prediction = swarm.whole.readout(torch.from_numpy(reading.h)[None])[0]
-        np.testing.assert_allclose(reading.prediction, prediction.detach().numpy(), rtol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["messages", "attention"])
 def test_agents_need_about_as_many_updates_as_the_simulator(name):
     """Neighbours that have not been heard yet call nobody back

@@ -260,10 +260,9 @@ class GSDProblem(Objective):
         return 2.0 * (self.gamma + self.beta) * self.graph.norm(image - h)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[GSDProblem, Tensor]:
-        graph, nodes, edges = self.graph.select(graphs)
-        target = self.target[replicas][..., nodes]
-        # The pairs of nodes get new indices, so the problem is built again.
-        return self.of(graph, self.gamma, self.beta, target, self.weight[edges]), nodes
+        # A piece has the degrees of the whole graph, which its own edges do not show.
+        out, nodes = super().select(replicas, graphs)
+        return replace(out, pair=_pairs(out.graph, out.weight, out.root)), nodes
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> GSDProblem:
         out = super().gathered(graph, nodes, edges)
