@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -103,6 +103,10 @@ class Library:
         return getattr(self, name)(*arguments, why, len(why)), why.value.decode()
 
 
+@overload
+def address(x: Tensor) -> int: ...
+@overload
+def address(x: Tensor | None) -> int | None: ...
 def address(x: Tensor | None) -> int | None:
     """The address of a contiguous tensor. Compiled code gets every address from here, so that it
     never reads a tensor without memory of its own."""

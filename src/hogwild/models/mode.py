@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -39,6 +39,11 @@ def refuse_transforms(model: nn.Module, inputs: Inputs) -> None:
         kinds = {level.key().name for level in torch._C._functorch.get_interpreter_stack() or ()}
         raise UnsupportedError(_MAPPED if "Vmap" in kinds else _TRANSFORMED)
     x = inputs.x
+    if isinstance(x, Tensor) and x.is_meta:
+        raise UnsupportedError(
+            "the features are on the meta device, which holds no values; expected a device that "
+            "does: model.to_empty(device=...), then model.load_state_dict(...)"
+        )
     if isinstance(x, FakeTensor | FunctionalTensor):
         raise UnsupportedError(_TRACED.format("torch.export (or make_fx, or a FakeTensorMode)"))
     if torch._C._len_torch_dispatch_stack() and get_proxy_mode() is not None:

@@ -178,8 +178,8 @@ class PICNN(nn.Module):
 
         def flat(parameters: nn.ParameterList) -> list[Tensor]:
             # Not the list's own iterator, which looks every parameter up by its number's name.
-            found = [p for p in parameters._parameters.values() if p is not None]
-            found = found if given is None else [next(given) for _ in found]
+            own = [p for p in parameters._parameters.values() if p is not None]
+            found: list[Tensor] = [*own] if given is None else [next(given) for _ in own]
             lead = len(self.batch_shape)
             flattened = [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in found]
             return flattened if dtype is None else [p.to(dtype) for p in flattened]
