@@ -59,18 +59,21 @@ def unheard(net: nn.Module, kind: type[nn.Module]) -> bool:
     )  # fmt: skip
 
 
-def watched() -> bool:
+def traced() -> bool:
     """Whether torch must see every operation: it compiles, traces, transforms functions,
-    differentiates forwards, chooses dtypes, or somebody else computes (tensors without numbers, for
-    instance)."""
+    differentiates forwards, or somebody else computes (tensors without numbers, for instance)."""
     return (
         torch.compiler.is_compiling()
         or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled("cpu")
         or torch._C._len_torch_dispatch_stack() > 0
     )
+
+
+def watched() -> bool:
+    """Whether torch must see every operation, or chooses its dtype."""
+    return traced() or torch.is_autocast_enabled("cpu")
 
 
 def applied(function: Any, *given: Any) -> Any:

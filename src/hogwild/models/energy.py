@@ -450,7 +450,7 @@ class EnergyConv(ImplicitConv):
         return options | {"beta": self.beta, "start": None if self.guess is None else "learned"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Given(Pose):
     """What an energy is made of: parameters, features and weights, in the precision of the solve.
 

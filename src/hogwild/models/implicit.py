@@ -152,7 +152,7 @@ class ImplicitConv(Conv):
 
     def posed_again(self, kernel: EnergyKernel, sources: Sequence[Tensor | None]) -> Problem:
         """The problem of :meth:`kernel`, on torch, from :attr:`EnergyKernel.sources`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has a kernel() and no posed_again()")
 
     def solver_path(self, inputs: Inputs) -> list[str]:
         inputs = Inputs.of(inputs)
