@@ -266,15 +266,16 @@ def _check_second_derivatives(
     except UnsupportedError:
         return
     exact = float(torch.stack([(g * u).sum() for g, u in zip(grads, two, strict=True)]).sum())
-    step = 1e-6
-    move(step)
-    up = float(slope(False))
-    move(-2 * step)
-    numeric = (up - float(slope(False))) / (2 * step)
-    move(step)
-    assert abs(numeric - exact) <= 1e-3 * max(1.0, abs(numeric), abs(exact)), (
-        f"second derivative: {exact:.8g}, finite differences of gradients {numeric:.8g}"
-    )
+    found: list[float] = []
+    for step in (1e-5, 1e-6, 1e-7):  # shorter: fewer kinks of a ReLU lie between; but more rounding
+        move(step)
+        up = float(slope(False))
+        move(-2 * step)
+        found.append((up - float(slope(False))) / (2 * step))
+        move(step)
+        if abs(found[-1] - exact) <= 1e-3 * max(1.0, abs(exact)):
+            return
+    raise AssertionError(f"second derivative: {exact:.8g}, differences of gradients {found}")
 
 
 def _check_replicas(make: Callable[..., GraphModule], inputs: tuple[Any, ...], device: str) -> None:
