@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,13 +103,9 @@ class Library:
         return getattr(self, name)(*arguments, why, len(why)), why.value.decode()
 
 
-@overload
-def address(x: Tensor) -> int: ...
-@overload
-def address(x: Tensor | None) -> int | None: ...
-def address(x: Tensor | None) -> int | None:
-    """The address of a contiguous tensor. Compiled code gets every address from here, so that it
-    never reads a tensor without memory of its own."""
+def address(x: Tensor | None) -> Any:
+    """The address of a contiguous tensor (an integer), or ``None``. Compiled code gets every
+    address from here, so that it never reads a tensor without memory of its own."""
     if x is None:
         return None
     try:
