@@ -63,6 +63,15 @@ def test_conformance_with_edge_features(device):
     check_model(lambda **kw: GAT(3, out_channels=2, edge_dim=2, **kw), edge_dim=2, device=device)
 
 
+@pytest.mark.parametrize("model", [GCN, GAT])
+def test_function_transforms(model):
+    """An explicit model is a function of torch."""
+    net, x = model(3, out_channels=1).double(), torch.randn(4, 3, **DOUBLE)
+    found = torch.func.jacrev(lambda x: net(x, cycle(4)))(x)
+    expected = torch.autograd.functional.jacobian(lambda x: net(x, cycle(4)), x)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_sizes_are_the_papers():
     """Five layers of width 10, and five of three heads of width 3."""
     gcn, gat = GCN(3, out_channels=1), GAT(3, out_channels=1)

@@ -28,8 +28,7 @@ from hogwild.kernels.dense import (
     unheard,
     watched,
 )
-from hogwild.kernels.native import Library, library
-from hogwild.kernels.plan import address
+from hogwild.kernels.native import Library, address, library
 from hogwild.nn.mlp import MLP
 from hogwild_node.networks import mlp
 
@@ -147,7 +146,7 @@ class Reading:
         """Call a function of the library."""
         failed, why = self.native.call(
             name, self.shape, self.networks[0].negative_slope, addresses(given),
-            h.dtype == torch.float32, h.data_ptr(), address(self.batch), *map(address, rest),
+            h.dtype == torch.float32, address(h), address(self.batch), *map(address, rest),
         )  # fmt: skip
         if failed == 2:
             raise GraphError(f"{why}; expected numbers from 0 to {(self.graphs or 0) - 1} in batch")
@@ -210,7 +209,7 @@ class _Read(torch.autograd.Function):
         wanted: Sequence[bool] = ctx.needs_input_grad[1:]
         # Nobody counts what is assigned to `.data` since the forward pass.
         same = (h.shape, h.stride()) == ctx.layout and _fits(reading.networks, h, given)
-        if recorded() or not same:
+        if recorded(grad) or not same:
             return None, *by_torch(reading.on_torch, (h, *given), wanted, grad)
         into = torch.empty_like(h) if wanted[0] else None
         sums = h.new_empty(sum(p.numel() for p in given))

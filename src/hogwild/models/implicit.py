@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypedDict
@@ -28,7 +29,7 @@ from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
-from hogwild.models.mode import opaque
+from hogwild.models.mode import opaque, refuse_transforms
 from hogwild.models.validation import first_parameter, large_features
 from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
@@ -116,6 +117,7 @@ class ImplicitConv(Conv):
     @opaque
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         inputs = self.accept(inputs)
+        refuse_transforms(self, inputs)
         x, edge_attr = inputs.x, inputs.edge_attr
 
         def checked(found: Solution) -> Tensor:
@@ -128,7 +130,10 @@ class ImplicitConv(Conv):
                 found = self.solver.run(kernel, self._start(kernel, h0))
                 h = checked(found)
                 if torch.is_grad_enabled():
-                    h = attach(h, kernel.sources, partial(kernel.gradients, h), self.on_failure)
+                    h = attach(
+                        h, kernel.sources, kernel.gradients, partial(self.posed_again, kernel),
+                        self.solver.adjoint, self.on_failure,
+                    )  # fmt: skip
             else:
                 attached = self.problem(inputs)
                 with torch.no_grad():
@@ -147,6 +152,10 @@ class ImplicitConv(Conv):
     def kernel(self, inputs: Inputs) -> EnergyKernel | str:
         """The compiled solve of these inputs, or why there is none: torch solves then."""
         return f"{type(self).__name__} has no compiled solve"
+
+    def posed_again(self, kernel: EnergyKernel, sources: Sequence[Tensor | None]) -> Problem:
+        """The problem of :meth:`kernel`, on torch, from :attr:`EnergyKernel.sources`."""
+        raise NotImplementedError(f"{type(self).__name__} has a kernel() and no posed_again()")
 
     def solver_path(self, inputs: Inputs) -> list[str]:
         inputs = self.accept(inputs)
