@@ -169,6 +169,24 @@ def test_an_owner_counts_on_from_its_former_life():
     assert near.words[0, "a"].version == (6, 3)
 
 
+def test_a_restarted_owner_is_told_to_count_on_although_there_was_no_news():
+    """b passes on only newer words, and found none for a before a's new life spoke."""
+    old, near, new = flood("a", 7), flood("b"), flood("a", 3)
+    newer = {"passed": lambda key, older: older}
+    for k in range(5):
+        old.say(0, bytes([k]), 0.0)
+    tell(old, near, 0.0)
+    near.forget("a")
+    tell(new, near, 0.9)  # the new life has nothing to say yet
+    tell(near, new, 1.0, **newer)
+    new.say(0, b"new", 1.1)
+    tell(new, near, 1.1)
+    assert near.words[0, "a"].body == bytes([4])
+    tell(near, new, 1.2, **newer)
+    tell(new, near, 1.3)
+    assert near.words[0, "a"].body == b"new"
+
+
 def test_the_last_count_ends_nobody():
     """Neighbour c claims to have heard an absurd version of the agent's own word."""
     one, other = flood("a", 5), flood("b", 9)

@@ -241,6 +241,9 @@ class Flood:
                 found.learn(key, version)
                 if newer and version < found.has[key]:  # it was taken to have what it has not
                     found.has[key], found.idle = version, -1
+                known = self.words.get(key)
+                if known is not None and known.version > found.has[key]:  # it lacks the newer one
+                    found.idle = -1
             if key[1] == self.name:
                 self._count_on(key, version, now)
             elif self._take(key, Word(version, raw, content, peer, now), now):
