@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, simulate
 from hogwild_node.agent import REFRESH, Agent, Edge, State
-from hogwild_node.command import _control, status
+from hogwild_node.command import _control, _silence, status
 from hogwild_node.errors import SetupError
 from hogwild_node.packets import HELLO
 from hogwild_node.saved import save, saved
@@ -411,6 +411,18 @@ def test_a_forged_sequence_does_not_end_a_link():
     swarm.run(6.0)
     assert swarm.agents[0].members == ["1"]
     assert swarm.error() < 1e-6
+
+
+def test_a_neighbour_that_was_linked_is_not_taken_for_a_stranger():
+    swarm = Swarm(GSDGNN(3, out_channels=2), chain(2), 2, delay=(0.0, 0.0))
+    one = swarm.agents[0]
+    assert "none of this model and rule" in _silence(one, one.links["1"])
+    swarm.run(4.0)
+    assert one.members == ["1"]
+    swarm.agents.pop(1)  # it is frozen
+    swarm.run(7.0)
+    assert one.members == []
+    assert _silence(one, one.links["1"]) == "nothing from it for 7 s"
 
 
 def test_control_messages_apply_whole_or_not_at_all(capsys):

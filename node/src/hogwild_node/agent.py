@@ -22,8 +22,10 @@ far as word has come:
 .. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
 
 with :math:`u_i` the last time at which the agent itself was unsettled and :math:`a_j` the age of
-the last packet from j, at most a quarter of ``settle_after``, so that a neighbour that falls
-silent does not count as calm. Clocks differ: an age is measured against the least transit time
+the last packet from j, at most a quarter of ``settle_after``. From a neighbour that has sent no
+data for half of ``settle_after`` the agent knows no calm: :math:`c_j + a_j` is zero. So is
+:math:`c_i` as long as a neighbour that takes part has not confirmed the agent's features and
+degree. Clocks differ: an age is measured against the least transit time
 seen on that link, so that calm is rather underestimated. The packet to j leaves out what came from
 j: old word that returned to its origin would lose the transit times of the way there and back, and
 calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
@@ -145,6 +147,7 @@ class Agent:
         self.nodes = nodes
         self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (WORD - 1)
         self.revision, self._told, self._renewed = 0, (0.0, b""), -math.inf
+        self._repeats = 0  # revisions before this one with the same content
         self.links: dict[str, Link] = {}
         self.members: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -307,7 +310,8 @@ class Agent:
         self.work.update(now, self._breathe)
         if not self.residual <= self.tolerance:
             self.unsettled = now
-        own, heard = max(now - self.unsettled, 0.0), self._calm(now)
+        told = all(self._confirmed(self.links[name]) for name in self.members)
+        own, heard = max(now - self.unsettled, 0.0) if told else 0.0, self._calm(now)
         least, second = sorted([*heard.values(), math.inf, math.inf])[:2]
         self.calm = min(own, least)
         self.calm_to = {  # without what came from this neighbour
@@ -323,13 +327,18 @@ class Agent:
             self.turns += 1
             self._send(now)
 
+    def _confirmed(self, link: Link) -> bool:
+        """Whether the neighbour knows the agent's features and degree, in this revision or in an
+        earlier one. Revisions go from 1 to HALF - 1 and begin again."""
+        return bool(link.known) and (self.revision - link.known) % (HALF - 1) <= self._repeats
+
     def _calm(self, now: float) -> dict[str, float]:
         """The neighbours' calm, aged; neighbours that are gone have no say."""
         found = {}
         for name, link in self.links.items():
             if name not in self.members:
                 found[name] = math.inf if now - link.since > self.lease else 0.0
-            elif link.sequence is None or now - link.heard > self.lease:
+            elif link.sequence is None or now - link.heard > min(self.lease, self.settle_after / 2):
                 found[name] = 0.0
             else:
                 found[name] = link.calm + min(link.age(now), self.settle_after / 4)
@@ -352,9 +361,10 @@ class Agent:
         content = degree, features.tobytes()
         for link in self.links.values():
             if link.mutual and behind(self.revision, link.known, HALF):
-                self.revision, self._renewed = link.known, -math.inf
+                self.revision, self._told = link.known, (0.0, b"")  # nobody knows what comes next
         if content != self._told or now - self._renewed >= REFRESH:
             self.revision = self.revision % (HALF - 1) + 1
+            self._repeats = min(self._repeats + 1, HALF // 2) if content == self._told else 0
             self._told, self._renewed = content, now
         for name, link in self.links.items():
             known = ready and name in self.members and link.known == self.revision

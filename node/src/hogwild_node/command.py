@@ -20,6 +20,7 @@ from hogwild_node import model as models
 from hogwild_node.agent import Agent
 from hogwild_node.durations import interval
 from hogwild_node.errors import NodeError, SetupError
+from hogwild_node.link import Link
 from hogwild_node.options import TRANSPORTS, edges, numbers, settings
 from hogwild_node.saved import save, saved
 from hogwild_node.transport import Transport
@@ -157,7 +158,9 @@ def run(found: dict[str, Any]) -> None:
     passed = (
         "rule", "radius", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes",
     )  # fmt: skip
+    rate = float(found.get("rate", 50.0))
     options = {key: found[key] for key in passed if key in found}
+    options.setdefault("settle_after", max(1.0, 10.0 / rate))  # packets come more often than that
     h = None if state is None else saved(state, model, name)
     if state is not None and h is None and Path(state).exists():
         _say(f"{state} is of another agent or model; the agent begins anew")
@@ -205,7 +208,7 @@ def run(found: dict[str, Any]) -> None:
                     _say(f"no router of ROS 2 at {ros2.router} yet; trying on")
 
         agent.run(
-            rate=float(found.get("rate", 50.0)),
+            rate=rate,
             stopped=lambda: bool(stop) or time.monotonic() >= end,
             each=each,
         )
@@ -235,10 +238,17 @@ def _explain(agent: Agent, stop: list[int]) -> None:
                 continue
             why = agent.transport.refusal(name)
             if why is None and name not in told:
-                why = "no word from it, or none of this model and rule"
+                why = _silence(agent, link)
             if why is not None and why != told.get(name):
                 told[name] = why
                 _say(f"no link to neighbour {name} at {link.edge.address}: {why}")
+
+
+def _silence(agent: Agent, link: Link) -> str:
+    """What is known of a neighbour that is silent, where the transport knows no reason."""
+    if math.isinf(link.last):
+        return "no word from it, or none of this model and rule"
+    return f"nothing from it for {agent.clock() - link.last:.0f} s"
 
 
 def _control(agent: Agent, raw: bytes) -> None:

@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")
     add("--on-silence", choices=("drop", "hold"), help="what becomes of its last words (drop)")
     add("--tolerance", type=float, help="the residual up to which the agent counts as settled")
-    add("--settle-after", type=float, metavar="S", help="calm after which it says so (1)")
+    add("--settle-after", type=float, metavar="S", help="calm after which it says so (1, or ten turns)")
     add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")
     add("--state", metavar="FILE", help="keep the last state here, and begin with it")
     add("--status", type=float, metavar="S", help="print the state every so many seconds")

@@ -76,7 +76,7 @@ def run(
             at least 2.
         on_silence: ``"drop"`` or ``"hold"``.
         settle_after: Seconds of calm after which an agent says that it is settled; by default, what
-            word takes to cross the graph, and at least 1.
+            word takes to cross the graph, and at least 1 and ten turns.
         tolerance: The residual up to which an agent counts as settled.
         until_settled: Stop when all agents have said that they are settled, after the last fault.
         folder: Where the model, the agents' files and the notes of the swarm
@@ -113,7 +113,7 @@ def run(
     far = hops(inputs)
     diameter = float(far[np.isfinite(far)].max(initial=1.0))
     crossing = 1.5 * diameter * (1.0 / rate + faults.delay[1]) / (1.0 - faults.loss)
-    settle_after = settle_after or max(1.0, crossing)
+    settle_after = settle_after or max(1.0, crossing, 10.0 / rate)
     seconds = seconds or max(30.0, 6.0 * crossing)
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise ConfigError(f"{folder} is a file; expected a folder for the agents' files")

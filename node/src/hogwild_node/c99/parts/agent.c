@@ -305,18 +305,30 @@ static void hog_agent_meet(hog_agent *agent, double now)
     }
 }
 
+/* Whether a neighbour knows this agent's features and degree, in this revision or in an earlier
+ * one. Revisions go from 1 to 65535 and begin again. */
+static int hog_agent_confirmed(const hog_agent *agent, const hog_link *link)
+{
+    long behind = (long)agent->revision - (long)link->known;
+    if (behind < 0) behind += 65535;
+    return link->known && behind <= agent->repeats;
+}
+
 /* Seconds for which no node in reach was unsettled, without what came through one slot. */
 static double hog_agent_calm(const hog_agent *agent, double now, int without)
 {
-    double calm = now - agent->unsettled;
+    double calm = now - agent->unsettled, silence = agent->settle_after / 2;
+    if (silence > agent->lease) silence = agent->lease;
     if (!agent->updates) return 0;
     for (int s = 0; s < HOG_SLOTS; s++) {
         const hog_link *link = &agent->link[s];
         double theirs = 0, least, age;
-        if (!link->open || s == without) continue;
+        if (!link->open) continue;
+        if (agent->node.near[s].taken && !hog_agent_confirmed(agent, link)) return 0;
+        if (s == without) continue;
         if (!agent->node.near[s].taken) {
             if (now - link->since > agent->lease) continue;
-        } else if (link->numbered && now - link->heard <= agent->lease) {
+        } else if (link->numbered && now - link->heard <= silence) {
             least = link->transit[0] < link->transit[1] ? link->transit[0] : link->transit[1];
             age = now - link->sent - least;
             if (!(age > 0)) age = 0;
@@ -344,6 +356,8 @@ int hog_agent_turn(hog_agent *agent, double now)
     if (agent->changed || now - agent->renewed >= HOG_REFRESH) {
         agent->revision = (uint16_t)(agent->revision % 65535u + 1u); /* 0: no hello is known */
         agent->renewed = now;
+        if (agent->changed) agent->repeats = 0;
+        else if (agent->repeats < 32768u) agent->repeats++;
         agent->changed = 0;
     }
     if (now - agent->begun > agent->lease) agent->ready = 1;

@@ -62,7 +62,7 @@ typedef struct {
     hog_node node;
     hog_link link[HOG_SLOTS];
     uint32_t incarnation, turns, updates;
-    uint16_t revision;
+    uint16_t revision, repeats; /* repeats: revisions before this one with the same content */
     int changed;          /* whether the next hello differs from the last one */
     int ready;            /* whether the last turn made an update */
     double begun, unsettled, renewed;
