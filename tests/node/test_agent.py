@@ -17,6 +17,7 @@ from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, simulate
 from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, status
 from hogwild_node.errors import SetupError
+from hogwild_node.options import settings
 from hogwild_node.packets import HELLO
 from hogwild_node.saved import save, saved
 
@@ -257,6 +258,22 @@ def test_a_neighbour_that_falls_silent_is_not_calm():
     swarm.agents.pop(2)  # frozen while it is unsettled: no word, and no lease for a long time
     swarm.run(10.0)
     assert all(agent.read().state is not State.SETTLED for agent in swarm.agents.values())
+
+
+@pytest.mark.parametrize(("rate", "seconds"), [(50.0, 1.0), (2.0, 5.0), (0.5, 20.0)])
+def test_slow_agents_settle_by_default(rate, seconds):
+    """Neighbours that send once a turn are not silent."""
+    given = ["--model", "m", "--id", "0", "--features", "1,2,3", "--rate", str(rate)]
+    found = settings(given)
+    assert found["settle_after"] == seconds
+    assert settings([*given, "--settle-after", "0.5"])["settle_after"] == 0.5
+    model = GSDGNN(3, out_channels=2)
+    swarm = Swarm(model, chain(2), 2, settle_after=seconds, lease=4.0 * seconds)
+    for _ in range(int(8.0 * seconds * rate)):
+        swarm.network.now += 1.0 / rate
+        for agent in swarm.agents.values():
+            agent.turn()
+    assert {agent.read().state for agent in swarm.agents.values()} == {State.SETTLED}
 
 
 def test_absurd_features_of_a_neighbour_do_not_stay():

@@ -284,6 +284,24 @@ def test_nobody_settles_without_word_of_new_features(in_c, lost, seconds):
 
 
 @KINDS
+def test_the_same_features_in_a_lost_hello_disturb_nobody(in_c):
+    swarm = two(in_c, 20.0, delay=(0.0, 0.02))
+    post, lost = swarm.network.post, Counter()
+
+    def lossy(sender, to, raw):
+        lost[int(sender)] += raw[1] == HELLO
+        if raw[1] != HELLO:
+            post(sender, to, raw)
+
+    swarm.network.post = lossy
+    for _ in range(30):
+        swarm.run(0.1 * REFRESH)
+        assert all(map(settled, swarm.agents.values()))
+    assert lost[0] > 2
+    assert lost[1] > 2
+
+
+@KINDS
 def test_calm_of_a_silent_neighbour_counts_for_a_quarter_of_the_time_to_settle(in_c):
     swarm = two(in_c, 12.0, delay=(0.0, 0.0))
     one, settle_after = swarm.agents[0], 1.0 if 0 in in_c else 2.0

@@ -108,7 +108,8 @@ class Agent:
         tolerance: The residual up to which the agent counts as settled; by default the model's
             (:func:`hogwild.models.export.tolerances`).
         settle_after: Seconds of calm after which the agent says that it is settled: more than word
-            takes to cross the graph.
+            takes to cross the graph, and more than ten turns or so: from a neighbour that has sent
+            no data for half of this time no calm is known.
         nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
         h: Where to begin, [k]; by default where the model begins.
         clock: Gives the time in seconds.

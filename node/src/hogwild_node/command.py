@@ -158,9 +158,7 @@ def run(found: dict[str, Any]) -> None:
     passed = (
         "rule", "radius", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes",
     )  # fmt: skip
-    rate = float(found.get("rate", 50.0))
     options = {key: found[key] for key in passed if key in found}
-    options.setdefault("settle_after", max(1.0, 10.0 / rate))  # packets come more often than that
     h = None if state is None else saved(state, model, name)
     if state is not None and h is None and Path(state).exists():
         _say(f"{state} is of another agent or model; the agent begins anew")
@@ -208,7 +206,7 @@ def run(found: dict[str, Any]) -> None:
                     _say(f"no router of ROS 2 at {ros2.router} yet; trying on")
 
         agent.run(
-            rate=rate,
+            rate=float(found.get("rate", 50.0)),
             stopped=lambda: bool(stop) or time.monotonic() >= end,
             each=each,
         )

@@ -86,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")
     add("--on-silence", choices=("drop", "hold"), help="what becomes of its last words (drop)")
     add("--tolerance", type=float, help="the residual up to which the agent counts as settled")
-    add("--settle-after", type=float, metavar="S", help="calm after which it says so (1, or ten turns)")
+    add("--settle-after", type=float, metavar="S", help="calm until it says so (1, or ten turns)")
     add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")
     add("--state", metavar="FILE", help="keep the last state here, and begin with it")
     add("--status", type=float, metavar="S", help="print the state every so many seconds")
@@ -143,7 +143,8 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for key in ("model", "id", "features"):
         if key not in found:
             raise SetupError(f"{key} is missing; expected --{key} …, or {key} in the file")
-    return found
+    # Neighbours that send at this rate shall not seem silent (Agent._calm).
+    return {"settle_after": max(1.0, 10.0 / found.get("rate", 50.0))} | found
 
 
 def numbers(text: Any, name: str) -> list[float]:

@@ -67,7 +67,7 @@ typedef struct {
     int ready;            /* whether the last turn made an update */
     double begun, unsettled, renewed;
     double lease;         /* silence after which a neighbour no longer takes part; default: 2 */
-    double settle_after;  /* calm after which the agent is settled; default: 1 */
+    double settle_after;  /* calm after which the agent is settled: ten turns or more; default: 1 */
     hog_real tolerance;   /* residual up to which the node counts as settled */
     double calm;
 } hog_agent;
