@@ -29,6 +29,8 @@ from hogwild.models import (
     MaxGNN,
     Readout,
     ScarselliGNN,
+    SoftEnergyConv,
+    SoftEnergyGNN,
     Stream,
     WarmStart,
     wrap,
@@ -37,7 +39,7 @@ from hogwild.training import load, train
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
-    "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario", "Solution",
-    "Stream", "Track", "WarmStart", "certify", "load", "robustness", "simulate", "sweep",
-    "track", "train", "wrap",
+    "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario",
+    "SoftEnergyConv", "SoftEnergyGNN", "Solution", "Stream", "Track", "WarmStart", "certify",
+    "load", "robustness", "simulate", "sweep", "track", "train", "wrap",
 ]  # fmt: skip
