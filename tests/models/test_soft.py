@@ -253,6 +253,17 @@ def test_local_energies(name):
     assert bool((rise <= linear + growth + 1e-9).all())
 
 
+def test_newton_where_the_energy_is_negative():
+    """ψ falls below zero on one side; rounding is judged by the size of its terms."""
+    torch.manual_seed(1)
+    conv = conv_of(condition=20001.0, solver=Newton(max_iter=30))
+    disturb(conv)
+    with torch.no_grad():
+        conv.slopes.mul_(3.0)
+    for n in (2, 3, 9):
+        assert bool(conv.embed(Inputs(torch.randn(n, 3, **DOUBLE), chain(n))).converged)
+
+
 # -- without a clock ------------------------------------------------------------------------------
 
 

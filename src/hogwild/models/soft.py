@@ -157,7 +157,7 @@ class SoftEnergyConv(ImplicitConv):
         most = 0.25 * (self.condition - 1.0) * self.beta
         slopes = most * slopes.sigmoid()
         local = Soft(
-            self._anchor(known), biases(bias, known, near, attr, graph.dst),
+            self._anchor(known), biases(bias, known, near, attr, graph.dst).mT.contiguous().mT,
             *scales(self.scaling, degree[graph.dst], there), weight, bounded(receiver),
             bounded(sender), slopes[..., :1], slopes[..., 1:], self.beta,
         )  # fmt: skip
@@ -170,7 +170,7 @@ class SoftEnergyConv(ImplicitConv):
         rows = known.mT.expand(self.replicas or 1, -1, -1)
         rows = rows if self.replicas is not None else rows[0]
         found: Tensor = self._stacked(mlp(rows, weight, bias, self.encoder.negative_slope))
-        return found.mT.contiguous()
+        return found.mT
 
     def _stacked(self, x: Tensor) -> Tensor:
         """Parameters with a replica dimension."""

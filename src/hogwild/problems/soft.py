@@ -10,15 +10,19 @@ from torch import Tensor
 
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
-from hogwild.ops import gather, scatter
+from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
-from hogwild_node.soft import Soft
+from hogwild_node.soft import WIDTH, Soft
 from hogwild_node.tree import FIXED, SHARED, over
 
 
 @dataclass
 class SoftProblem(Objective):
-    """Minimise a soft energy (:mod:`hogwild_node.soft`) on every graph and replica."""
+    """Minimise a soft energy (:mod:`hogwild_node.soft`) on every graph and replica.
+
+    Fields of the coupling are wide. In memory the channels of a node or an edge lie side by side,
+    although they are the second to last dimension: a gather then copies whole rows.
+    """
 
     graph: Graph = over(FIXED)
     local: Soft = over(SHARED)  # its own fields say what belongs to nodes and edges
@@ -51,16 +55,18 @@ class SoftProblem(Objective):
     def arguments(self, h: Tensor) -> Tensor:
         r""":math:`s_{ij} W h_i + t_{ij} V h_j`, [R, w, E]: products at nodes, then gathered."""
         p, graph = self.local, self.graph
-        own = gather(torch.bmm(p.receiver, h), graph.dst)
-        heard = gather(torch.bmm(p.sender, h), graph.src)
+        own = (h.mT @ p.receiver.mT).index_select(1, graph.dst).mT
+        heard = (h.mT @ p.sender.mT).index_select(1, graph.src).mT
         out: Tensor = p.here * own + p.there * heard
         return out
 
     def back(self, slope: Tensor) -> Tensor:
         """The transpose of :meth:`arguments`: [R, w, E] -> [R, k, N]."""
-        p, graph, n = self.local, self.graph, self.graph.num_nodes
-        own = torch.bmm(p.receiver.mT, scatter(p.here * slope, graph.dst, n))
-        return own + torch.bmm(p.sender.mT, scatter(p.there * slope, graph.src, n))
+        p, graph, (r, w, _) = self.local, self.graph, slope.shape
+        zero = slope.new_zeros(r, graph.num_nodes, w)
+        own = zero.index_add(1, graph.dst, (p.here * slope).mT) @ p.receiver
+        out: Tensor = own + zero.index_add(1, graph.src, (p.there * slope).mT) @ p.sender
+        return out.mT
 
     def convexity(self) -> Tensor:
         shape = (self.replicas, self.graph.num_graphs)
@@ -102,8 +108,11 @@ class SoftEvaluation(Evaluation):
 
     @property
     def noise(self) -> Tensor:
-        near, coupled = self._terms  # no term is negative
-        return 64.0 * torch.finfo(self.h.dtype).eps * self.problem.graph.sum(near + coupled)
+        # ψ is a difference of terms of at most this size.
+        p, graph = self.problem.local, self.problem.graph
+        size = p.weight * (p.steepest * (self._z.square() + WIDTH**2)).sum(1)
+        eps = 64.0 * torch.finfo(self.h.dtype).eps
+        return eps * graph.sum(self._terms[0] + scatter(size, graph.dst, graph.num_nodes))
 
     @cached_property
     def _slopes(self) -> Tensor:
