@@ -217,7 +217,7 @@ def measured(work: Work, *, column: str, model: str) -> Record:
     ids = sample(result, replica)
     graphs = [result.graph(i, torch.float64).to(work.device) for i in ids]
     ticks = QUICK_TICKS if work.quick else TICKS
-    attempts = run(network, graphs, result, ticks, RULES.get(how, "auto"))
+    attempts = run(network, graphs, result, ticks, RULES.get(how, "overwriting"))
     rule, seen = min(attempts, key=lambda a: _largest(a[1]))
     assert seen.decrease is not None
     assert seen.synchronous is not None
@@ -249,10 +249,10 @@ def measured(work: Work, *, column: str, model: str) -> Record:
 
 
 def run(
-    model: Model, graphs: list[Data], result: Result, ticks: int, rule: str = "auto"
+    model: Model, graphs: list[Data], result: Result, ticks: int, rule: str = "overwriting"
 ) -> list[tuple[str, Robustness]]:
     """Runs under the rules that were tried, until one arrived. Explicit and fixed-point models have
-    one rule; for explicit models it is the given one."""
+    one rule; for explicit models it is the given one, by default the paper's."""
     task, batch = result.task, Batch.from_data_list(graphs)
 
     def metric(prediction: Tensor, target: Tensor) -> Tensor:
@@ -264,8 +264,8 @@ def run(
         "higher_is_better": task.higher_is_better, "ticks": ticks,
     }  # fmt: skip
     if model.kind is not Kind.OPTIMISATION:
-        seen = robustness(model, graphs, rule=rule, **options)
-        return [(seen.run.rule, seen)]
+        rule = rule if model.kind is Kind.EXPLICIT else "fixed-point"
+        return [(rule, robustness(model, graphs, rule=rule, **options))]
     out: list[tuple[str, Robustness]] = []
     for rule in ("messages", "gradient"):
         options["ticks"] = limit(rule, ticks, STAGGER)

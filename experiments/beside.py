@@ -20,7 +20,7 @@ from threading import Event
 from experiments.experiment import Experiment, Results
 
 PATIENCE = 5.0
-"""Seconds in which a process that was interrupted should end, before it is interrupted again."""
+"""Seconds in which a process that was interrupted should end, before it is terminated."""
 
 
 def compute(
@@ -55,7 +55,7 @@ def compute(
         ) as process:
             running.add(process)
             if stopped.is_set():  # since the question above
-                process.send_signal(signal.SIGINT)
+                process.terminate()
             said = process.communicate()[1]
             running.discard(process)
         return process.returncode, time.perf_counter() - since, said.strip().splitlines()
@@ -83,11 +83,14 @@ def compute(
 
 
 def _end(running: set[subprocess.Popen[str]]) -> None:
-    """Interrupt processes until they end. Ctrl-C in a terminal reaches them, too, but ``kill`` does
-    not, and a process that is just importing its modules may lose an interrupt."""
+    """Interrupt processes, then terminate them until they end. Ctrl-C in a terminal reaches them,
+    too, but ``kill`` does not. A process that is just importing its modules may lose an interrupt,
+    and a process that was begun in the background of a shell ignores it."""
+    number = signal.SIGINT
     while running:
         for process in list(running):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
+        number = signal.SIGTERM
         until = time.monotonic() + PATIENCE
         while running and time.monotonic() < until:
             time.sleep(0.05)

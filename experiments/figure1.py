@@ -148,7 +148,7 @@ def under_schedules(name: str, runs: int) -> Robustness:
     """A model of panel (d) under random schedules; energies take the paper's gradient steps. The
     record and the picture show the same runs, which are computed once."""
     model = models()[name]
-    rule = "gradient" if model.kind is Kind.OPTIMISATION else "auto"
+    rule = "gradient" if model.kind is Kind.OPTIMISATION else "overwriting"
     return robustness(model, linear_graph(), runs=runs, seed=SEED, rule=rule)
 
 

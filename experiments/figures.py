@@ -133,8 +133,8 @@ def largest(result: Result, replica: int, count: int) -> list[Data]:
 
 
 def option(rule: str) -> str:
-    """The rule as an option of a simulation; fixed points and layers have one rule only."""
-    return rule if rule in RULES[Kind.OPTIMISATION] else "auto"
+    """The rule as an option of a simulation; layers have the paper's."""
+    return {"fixed point": "fixed-point", "layers": "overwriting"}.get(rule, rule)
 
 
 def band(values: Tensor) -> Record:

@@ -61,6 +61,7 @@ class Library:
             getattr(self.c, name).restype = ctypes.c_size_t
         self.c.agent_node.restype = ctypes.c_void_p
         self.c.node_h.argtypes = [ctypes.c_void_p]
+        self.c.hog_degree.argtypes = [ctypes.c_void_p]
         self.c.agent_calm.restype = ctypes.c_double
         for name in ("hog_residual", "hog_degree"):
             getattr(self.c, name).restype = self.real
@@ -154,6 +155,13 @@ class CAgent:
     def now(self):
         return ctypes.c_double(self.clock())
 
+    def set_features(self, features):
+        _kept, pointer = self.library.pointer(features)
+        return self.library.c.hog_agent_set_features(self.state, pointer, self.now())
+
+    def _receive(self, sender, raw, at):
+        self.dropped += not self.receive(self.names.index(sender), raw, at + self.skew)
+
     def receive(self, slot, raw, at):
         c = self.library.c
         return c.hog_agent_receive(
@@ -163,8 +171,7 @@ class CAgent:
     def turn(self):
         c, now = self.library.c, self.now()
         for got in self.transport.receive():
-            slot = self.names.index(got.sender)
-            self.dropped += not self.receive(slot, got.raw, got.at + self.skew)
+            self._receive(got.sender, got.raw, got.at)
         c.hog_agent_turn(self.state, now)
         for slot, name in enumerate(self.names):
             for write, hello in ((c.hog_agent_hello, True), (c.hog_agent_data, False)):
@@ -176,6 +183,11 @@ class CAgent:
     def h(self):
         found = self.library.c.node_h(self.library.c.agent_node(self.state))
         return np.array(found[: self.library.channels], np.float64)
+
+    @property
+    def members(self):
+        degree = self.library.c.hog_degree(self.library.c.agent_node(self.state))
+        return self.names[: round(degree) - 1]  # of two agents
 
     @property
     def calm(self):

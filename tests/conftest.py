@@ -2,10 +2,15 @@
 
 import hashlib
 import os
+import signal
 
 # Small problems: a second thread only waits for the first, and both for whoever else uses the
 # machine. Set before torch starts its threads, and inherited by the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell without job control has its background jobs ignore Ctrl-C, and processes inherit this: the
+# processes that tests start and interrupt would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch

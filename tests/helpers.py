@@ -11,6 +11,7 @@ from hogwild.asynchrony.impairments import (
     Duplication,
     GeometricDelay,
     GilbertElliott,
+    Latency,
     LinkChurn,
     ParetoDelay,
     Reordering,
@@ -37,6 +38,7 @@ def bounded(rate, until=500):
     return [
         GeometricDelay(0.5, cap=6),
         ParetoDelay(1.5, cap=8),
+        Latency(4, jitter=2),
         Reordering(rate),
         Duplication(rate),
         BernoulliLoss(rate, burst=3),
@@ -206,3 +208,38 @@ def energy(**options):
     """An energy GNN for :func:`graphs`."""
     torch.manual_seed(0)
     return EnergyGNN(3, out_channels=2, **options).double()
+
+
+def assert_second_derivatives(fn, given, step=1e-5):
+    """The product of the Hessian of a random loss with a random vector equals central differences
+    of gradients. Gradients that autograd records equal those that it does not record."""
+    rng = torch.Generator().manual_seed(7)
+
+    def drawn(like):
+        return torch.randn(like.shape, generator=rng, dtype=like.dtype)
+
+    out = fn(*given)
+    weight, direction = drawn(out), [drawn(x) for x in given]
+
+    def gradients(given, recorded=False):
+        loss = (weight * fn(*given).tanh()).sum()
+        return torch.autograd.grad(
+            loss, given, create_graph=recorded, allow_unused=True, materialize_grads=True
+        )
+
+    recorded, plain = gradients(given, True), gradients(given)
+    for a, b in zip(recorded, plain, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-10)
+    along = sum((g * u).sum() for g, u in zip(recorded, direction, strict=True))
+    found = torch.autograd.grad(along, given, allow_unused=True, materialize_grads=True)
+    up, down = (
+        gradients(
+            [(x + s * u).detach().requires_grad_() for x, u in zip(given, direction, strict=True)]
+        )
+        for s in (step, -step)
+    )
+    for product, a, b in zip(found, up, down, strict=True):
+        expected = (a - b) / (2 * step)
+        size = max(1.0, float(expected.abs().max()), float(product.detach().abs().max()))
+        torch.testing.assert_close(product, expected, rtol=0, atol=1e-5 * size)
+    assert any(x.any() for x in found)

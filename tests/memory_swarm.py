@@ -1,5 +1,7 @@
 """Agents on a network in memory, which take turns in a random order."""
 
+import struct
+
 import numpy as np
 import torch
 from helpers import DOUBLE
@@ -9,7 +11,14 @@ from hogwild.models.export import described
 from hogwild_node import model as node_models
 from hogwild_node.agent import Agent, Edge
 from hogwild_node.model_file import ModelFile, name_of
+from hogwild_node.packets import FIELDS, HEADER, checksum
 from hogwild_node.transports.memory import MemoryNetwork
+
+
+def sealed(raw):
+    """A packet that somebody has changed, with the checksum of a careful forger."""
+    head, body = raw[: FIELDS.size], raw[HEADER.size :]
+    return head + struct.pack("<I", checksum(head, body)) + body
 
 
 class Swarm:

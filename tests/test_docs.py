@@ -98,6 +98,15 @@ def test_size(code, count):
     assert sum(p.numel() for p in model.parameters()) == int(count.replace(",", ""))
 
 
+def test_the_blocks_of_the_page(capsys):
+    """The same model in two ways, and an explanation with a number for every edge."""
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S):
+        exec(block, names)
+    assert len({sum(p.numel() for p in names[m].parameters()) for m in ("model", "same")}) == 1
+    assert capsys.readouterr().out.count(".") == names["edge_index"].size(1)
+
+
 def test_the_loop_in_the_documentation():
     """A plain PyG loop, run as it stands there."""
     text = (DOCS / "training.md").read_text("utf-8")

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch_geometric.data import Batch
+from torch_geometric.loader import DataLoader
 
 LIGHTNING = Path(__file__).parents[1] / "examples" / "lightning_module.py"
 
@@ -27,6 +28,25 @@ def test_lightning_module(tmp_path):
     best = next(c for name, c in kept["callbacks"].items() if "ModelCheckpoint" in name)
     torch.testing.assert_close(error, best["best_model_score"])
     torch.testing.assert_close(error, trainer.callback_metrics["val_loss"])
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec")
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "bf16-mixed"])
+def test_lightning_in_other_precisions(precision):
+    """Lightning converts the parameters, and leaves the features of PyG's batches as they are."""
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
+    names = runpy.run_path(str(LIGHTNING))
+    module = names["NodeRegression"](1, 1)
+    before = [p.detach().clone() for p in module.parameters()]
+    trainer = lightning.Trainer(
+        max_epochs=1, precision=precision, accelerator="cpu", logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, *(DataLoader(names["graphs"](8), batch_size=4) for _ in range(2)))
+    assert bool(trainer.callback_metrics["train_loss"].isfinite())
+    after = [p.detach().to(b.dtype) for p, b in zip(module.parameters(), before, strict=True)]
+    assert any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 OWN_DATA = Path(__file__).parents[1] / "examples" / "own_data.py"

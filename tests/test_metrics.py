@@ -120,6 +120,8 @@ def test_majority():
     assert metrics.majority(y, 1).tolist() == [[1.0]]
     assert metrics.majority(1 - y, 1).tolist() == [[-1.0]]
     assert metrics.majority(y, 3).tolist() == [[0.0, 1.0, 0.0]]
+    labels = torch.tensor([[1, 0], [1, 1], [0, 0]])
+    assert metrics.majority(labels, 2).tolist() == [[1.0, -1.0]]
 
 
 # -- by name --------------------------------------------------------------------------------------

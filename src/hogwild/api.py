@@ -35,11 +35,12 @@ from hogwild.models import (
     WarmStart,
     wrap,
 )  # fmt: skip
+from hogwild.models.export import export
 from hogwild.training import load, train
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
     "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario",
     "SoftEnergyConv", "SoftEnergyGNN", "Solution", "Stream", "Track", "WarmStart", "certify",
-    "load", "robustness", "simulate", "sweep", "track", "train", "wrap",
+    "export", "load", "robustness", "simulate", "sweep", "track", "train", "wrap",
 ]  # fmt: skip

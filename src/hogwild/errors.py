@@ -55,6 +55,11 @@ class TraceError(HogwildError, ValueError):
     """A recorded trace is damaged, ends too early, or belongs to another graph."""
 
 
+class UnsupportedError(HogwildError, RuntimeError):
+    """Torch was told to trace, transform or differentiate a solve in a way that a solve does not
+    support; the message names another way."""
+
+
 class ConvergenceError(HogwildError, RuntimeError):
     """A forward or adjoint solve missed its tolerance; names the graphs, residuals and causes."""
 

@@ -38,14 +38,15 @@ class Metric:
         measure: From predictions [..., n, c], targets and the rows that count to [...].
         higher_is_better: Whether higher values are better; otherwise lower ones are.
         percent: Whether reports show it in per cent.
-        constant: The best constant prediction for these targets, up to ties.
+        constant: The best constant prediction for these targets, up to ties; ``None``: unknown, as
+            for a function of the user's.
     """
 
     name: str
     measure: Measure
     higher_is_better: bool = False
     percent: bool = False
-    constant: Constant = lambda y, channels: y.mean(0, keepdim=True)
+    constant: Constant | None = None
 
     def __call__(self, out: Tensor, y: Tensor, keep: Tensor | None = None) -> Tensor:
         return self.measure(out, y, keep)
@@ -190,12 +191,22 @@ def _relative(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
     return relative_rmse(squared_error(out, y), y.reshape(len(y), -1).to(out.dtype).mean(-1), keep)
 
 
+def average(y: Tensor, channels: int) -> Tensor:
+    """The mean target, [1, c]."""
+    return y.double().mean(0).reshape(1, -1)
+
+
+def median(y: Tensor, channels: int) -> Tensor:
+    """The median of every column of the targets, [1, c]."""
+    return y.median(0).values.reshape(1, -1)
+
+
 def majority(y: Tensor, channels: int) -> Tensor:
-    """Logits [1, channels] of the most frequent class; one channel: of class 1."""
-    likeliest = torch.bincount(y, minlength=2).argmax()
-    if channels == 1:
-        return 2.0 * likeliest.reshape(1, 1) - 1.0
-    return F.one_hot(likeliest, channels).float()[None]
+    """Logits [1, channels] of the most frequent class. With labels [n, channels], or one channel,
+    a logit is 1 where most rows have the label, else −1."""
+    if channels == 1 or y.dim() == 2:
+        return 2.0 * (y.double().mean(0) > 0.5).float().reshape(1, -1) - 1.0
+    return F.one_hot(torch.bincount(y).argmax(), channels).float()[None]
 
 
 def best_constant_f1(y: Tensor) -> Tensor:
@@ -211,14 +222,12 @@ def best_constant_f1(y: Tensor) -> Tensor:
 
 ACCURACY = Metric("accuracy", rowwise(lambda o, y: 1.0 - wrong(o, y)), True, True, majority)
 ERROR = Metric("error", rowwise(wrong), False, True, majority)
-MSE = Metric("mse", rowwise(squared_error))
-RMSE = Metric("rmse", lambda o, y, keep: mean(squared_error(o, y), keep).sqrt())
-MAE = Metric(
-    "mae", rowwise(absolute_error), constant=lambda y, channels: y.median(0, keepdim=True).values
-)
-RELATIVE_ERROR = Metric("relative error", _relative, percent=True)
+MSE = Metric("mse", rowwise(squared_error), constant=average)
+RMSE = Metric("rmse", lambda o, y, keep: mean(squared_error(o, y), keep).sqrt(), constant=average)
+MAE = Metric("mae", rowwise(absolute_error), constant=median)
+RELATIVE_ERROR = Metric("relative error", _relative, percent=True, constant=average)
 MICRO_F1 = Metric("micro-F1", micro_f1, True, True, lambda y, channels: best_constant_f1(y))
-AVERAGE_PRECISION = Metric("AP", average_precision, True)  # of constants all rows tie
+AVERAGE_PRECISION = Metric("AP", average_precision, True, constant=average)  # all constants tie
 CROSS_ENTROPY = Metric("cross-entropy", rowwise(cross_entropy))
 BINARY_CROSS_ENTROPY = Metric("binary cross-entropy", rowwise(binary_cross_entropy))
 """The two cross-entropies are losses, and are not offered as metrics."""
@@ -244,6 +253,12 @@ def _default(prediction: Tensor, target: Tensor) -> str:
     return "rmse" if prediction.size(-1) == 1 and not _binary(target) else "accuracy"
 
 
+def name_of(score: Score) -> str:
+    """The name of a user's function, for reports."""
+    name: str = getattr(score, "__name__", type(score).__name__)
+    return "metric" if name == "<lambda>" else name
+
+
 def choose(
     given: str | Score | None, higher_is_better: bool | None, prediction: Tensor, target: Tensor
 ) -> Metric:
@@ -256,9 +271,7 @@ def choose(
         target: [n] or [n, out]; anything with a function.
     """
     if callable(given) and not isinstance(given, Metric):
-        name = getattr(given, "__name__", type(given).__name__)
-        name = "metric" if name == "<lambda>" else name
-        return Metric(name, one_by_one(given), bool(higher_is_better))
+        return Metric(name_of(given), one_by_one(given), bool(higher_is_better))
     if higher_is_better is not None:
         raise ConfigError(
             f"higher_is_better={higher_is_better!r} was given with metric={given!r}, whose "

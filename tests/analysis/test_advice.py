@@ -1,5 +1,7 @@
 """Which rule to take, and what would help, in words that the numbers bear out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import DOUBLE, energy, graphs
@@ -60,14 +62,14 @@ def test_layers_are_compared():
     torch.manual_seed(0)
     model = GCN(3, out_channels=2).double()
     seen = hogwild.robustness(
-        model, exact(model), runs=3, compare=["waiting", "resending", "caching", "overwriting"],
-        impairments=BernoulliLoss(0.3),
+        model, exact(model), runs=3, rule="overwriting", impairments=BernoulliLoss(0.3),
+        compare=["waiting", "resending", "caching", "overwriting"],
     )  # fmt: skip
     assert list(seen.compared) == ["overwriting", "waiting", "resending", "caching"]
     assert "overwriting: not in these " in seen.advice
     assert seen.advice.count("of the synchronous") == 1  # a goal that all share is said once
     assert "Take " in seen.advice
-    bare = hogwild.robustness(model, exact(model), runs=2)
+    bare = hogwild.robustness(model, exact(model), runs=2, rule="overwriting")
     assert bare.others == {}
     assert "rule='caching' or rule='resending'" in bare.advice
 
@@ -98,6 +100,12 @@ def test_remedies():
     assert quick.within().ticks > 0
     assert quick.cones(quick.within().ticks) <= 1.5
     assert "only a faster network" in remedy("messages", quick)
+    for price, early in ((1, True), (quick.cone.ticks.mean().ceil(), False)):
+        looks = replace(quick, ticks=quick.ticks * 0 + int(price))
+        looks.ticks[0] = 0
+        text = remedy("messages", looks)
+        assert "the last node has heard of every other after " in text
+        assert ("this error does not need all that, and is met before" in text) == early
     lost = hogwild.simulate(model, DATA, ticks=50, impairments=BernoulliLoss(1.0)).deadlines
     assert "on which word can cross" in remedy("messages", lost)
 

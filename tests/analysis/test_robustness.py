@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, chain, cycle, example
+from helpers import DOUBLE, chain, cycle, example, graphs
 from torch import nn
 from torch_geometric.data import Batch, Data
 
@@ -55,8 +55,8 @@ def AveragingGNN(kappa=0.5):
 def test_numbers_are_those_of_the_runs():
     """Against plain Python over what ``simulate`` returned."""
     model, data = GCN(3, out_channels=2).double(), example(y=torch.randn(6, 2, **DOUBLE))
-    result = hogwild.robustness(model, data, runs=4, seed=3, stagger=3, delay=1)
-    run = simulate(model, data, runs=4, seed=3, stagger=3, delay=1)
+    result = hogwild.robustness(model, data, runs=4, seed=3, stagger=3, delay=1, rule="overwriting")
+    run = simulate(model, data, runs=4, seed=3, stagger=3, delay=1, rule="overwriting")
     with torch.no_grad():
         alone = model(data.x, data.edge_index)
     assert torch.equal(result.run.predictions, run.predictions)
@@ -165,7 +165,7 @@ DATA = example(y=torch.tensor([0, 1, 0, 1, 0, 1]))
 
 GRADIENT = {"rule": "gradient"}
 CERTIFIED = {"step": "certified", "tol": 0.5}
-IN_STEP = {"stagger": 1, "delay": 0}
+OVERWRITTEN = {"rule": "overwriting", "stagger": 1, "delay": 0}
 LOSSY = {"impairments": BernoulliLoss(0.3)}
 BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
 
@@ -186,10 +186,11 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
         (lambda: IGNN(3, out_channels=2), BOUNDED, "Immune", "which is proved: the map contracts"),
         (AveragingGNN, {}, "Arrives", "nothing is proved"),
         (lambda: GCN(3, out_channels=2), {"rule": "waiting"}, "Immune", "wait for the layer"),
-        (lambda: GCN(3, out_channels=2), IN_STEP, "In step", "update together"),
+        (lambda: GCN(3, out_channels=2), {}, "Immune", "newest values of all of them"),
+        (lambda: GCN(3, out_channels=2), OVERWRITTEN, "In step", "update together"),
         (
             lambda: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2),
-            IN_STEP,
+            OVERWRITTEN,
             "In step",
             "update together",
         ),
@@ -220,7 +221,7 @@ def test_degrades():
         model = model.double()
         with torch.no_grad():
             y = model(DATA.x, DATA.edge_index)
-        result = hogwild.robustness(model, DATA, target=y)
+        result = hogwild.robustness(model, DATA, target=y, rule="overwriting")
         assert float(result.synchronous) <= 1e-14
         assert float(result.decrease.min()) > 1e-3
         assert re.match(r"Degrades: .* rmse rises from .* to .* ± .*since a node", result.verdict)
@@ -228,7 +229,7 @@ def test_degrades():
 
 
 def test_depends_on_the_schedule():
-    result = hogwild.robustness(GCN(3, out_channels=2).double(), example())
+    result = hogwild.robustness(GCN(3, out_channels=2).double(), example(), rule="overwriting")
     assert result.verdict.startswith("Depends on the schedule")
     assert result.metric is result.synchronous is result.asynchronous is result.decrease is None
     assert set(result.summary()) == {
@@ -308,7 +309,7 @@ def test_print_and_frame():
     assert "GCN (explicit), 3 schedules, S = 5, D = 2, BernoulliLoss(rate=0.25" in text
     line = next(line for line in text.splitlines() if line.startswith("accuracy"))
     assert f"{100 * row['synchronous']:.2f} %" in line
-    assert f"{100 * row['asynchronous']:.2f} % ± {100 * row['asynchronous_std']:.2f} %" in line
+    assert line.split(" %", 1)[1].strip().startswith(f"{100 * row['asynchronous']:.2f} %")
     assert all(len(line) <= 100 for line in text.splitlines()[:-1])
     frame = result.to_frame()
     assert list(frame.columns) == [
@@ -320,6 +321,30 @@ def test_print_and_frame():
     assert "±" not in str(bare)
     assert "GCN (explicit), 1 schedule, S" in str(bare)
     assert list(bare.to_frame().columns) == ["run", "distance", "converged"]
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_an_error_of_few_graphs_is_no_base_for_advice(count):
+    """The report says how many graphs it is of. Where all schedules agree there is no ±."""
+    model = EnergyGNN(3, out_channels=2, pool="mean", beta=2.0).double()
+    batch = graphs((4,) * count)
+    batch.y = torch.arange(count) % 2
+    result = hogwild.robustness(model, batch, runs=3)
+    text = " ".join(str(result).split())
+    assert result.scored == count
+    assert f"of {count} graphs" in text
+    assert float(result.asynchronous.std()) == 0.0
+    assert "±" not in text
+    assert (f"{count} graphs are too few for advice" in text) == (count < 10)
+    assert ("messages:" in result.advice) == (count >= 10)
+    masked = hogwild.robustness(model, batch, runs=1, mask=torch.arange(count) > 0)
+    assert masked.items == f"{count - 1} graph{'s' * (count > 2)} of {count} graphs"
+    moved = replace(result, asynchronous=torch.tensor([0.5, 0.6, 0.7]).double())
+    assert "60.00 % ± 10.00 %" in str(moved)
+    assert f"of {count} graphs; each ± is over 3 schedules" in str(moved)
+    nodes = hogwild.robustness(EnergyGNN(3, out_channels=2).double(), batch, runs=1, ticks=5,
+                               target=torch.zeros(4 * count).long())  # fmt: skip
+    assert nodes.items == f"{4 * count} nodes of {count} graphs"
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from helpers import DOUBLE, example
 
 import hogwild
 from hogwild import GCN, IGNN
-from hogwild.asynchrony.impairments import BernoulliLoss, Stragglers
+from hogwild.asynchrony.impairments import BernoulliLoss, Latency, Stragglers
 from hogwild.errors import ConfigError
 from hogwild.executors.price import shown, size
 
@@ -20,7 +20,7 @@ def test_cells():
     slow = Stragglers(0.5)
     found = hogwild.sweep(
         model, data, staggers=(1, 3), delays=(2, 4), losses=(0.0, 0.3), runs=2, seed=4,
-        metric="mae", impairments=slow,
+        metric="mae", impairments=slow, rule="overwriting",
     )  # fmt: skip
     decrease = found.grid()
     assert decrease.shape == (2, 2, 2)
@@ -32,7 +32,7 @@ def test_cells():
                 lost = (BernoulliLoss(loss),) if loss else ()
                 alone = hogwild.robustness(
                     model, data, stagger=stagger, delay=delay, runs=2, seed=4, metric="mae",
-                    impairments=(slow, *lost),
+                    impairments=(slow, *lost), rule="overwriting",
                 )  # fmt: skip
                 cell = found.at(stagger, delay, loss)
                 assert torch.equal(cell.asynchronous, alone.asynchronous)
@@ -60,6 +60,20 @@ def test_cells():
         assert found.grid(name)[1, 1, 1] == getattr(cell.price, name)
 
 
+def test_latencies_in_place_of_delays():
+    model, data = GCN(3, out_channels=2, num_layers=2).double(), example()
+    found = hogwild.sweep(model, data, staggers=(3,), latencies=(0, 6), losses=(0.2,), runs=2)
+    for latency, row in zip((0, 6), found.rows(), strict=True):
+        lossy = (Latency(latency), BernoulliLoss(0.2))
+        alone = hogwild.robustness(model, data, stagger=3, delay=latency, runs=2, impairments=lossy)
+        assert found.at(3, latency).price == alone.price
+        assert (row["latency"], row["light_cone"]) == (latency, alone.deadlines.cone.mean)
+    ticks = found.grid("ticks").flatten().tolist()
+    assert ticks[1] > ticks[0]
+    assert "latency = 6, 20% lost" in str(found)
+    assert found.plot().axes[0].get_xlabel() == "latency"
+
+
 def test_without_a_target(capsys, monkeypatch):
     monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     found = hogwild.sweep(
@@ -83,6 +97,7 @@ def test_bad_settings():
     for options, message in (
         ({"staggers": ()}, r"staggers=\(\); expected a non-empty"),
         ({"delays": 3}, "delays=3; expected a non-empty"),
+        ({"latencies": 3}, "latencies=3; expected a non-empty"),
         ({"staggers": (1, 0)}, "stagger=0"),
         ({"losses": (0.1, 2.0)}, r"rate=2\.0"),
         ({"runs": 0}, "runs=0"),

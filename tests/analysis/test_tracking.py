@@ -7,23 +7,29 @@ from hypothesis import strategies as st
 from motion import ring
 
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Scenario, certify, track
+from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.errors import ConfigError
+from hogwild.executors.settings import Settings
+from hogwild.graph import Graph
+from hogwild.testing.problems import Affine
 
-LENGTH = 60
+SETTLED, LENGTH = 60, 80
 
 
-def drifting(seed, size, jumps):
-    """A ring whose features move every tick: by a random walk, or there and back."""
+def drifting(seed, size, jumps, every):
+    """A ring whose features stand still for some time and then move every so many ticks: by a
+    random walk, or there and back."""
     random = torch.Generator().manual_seed(seed)
     data = ring(list(range(5)), seed=seed, chords=[(0, 2)])
-    frames, away = [], torch.zeros_like(data.x)
-    for _ in range(LENGTH):
+    frames, away = [data], torch.zeros_like(data.x)
+    times = list(range(SETTLED, SETTLED + LENGTH, every))
+    for _ in times:
         step = size * torch.randn(data.x.shape, generator=random, dtype=torch.float64)
         away = (away if not jumps else -away) + step
         frame = data.clone()
         frame.x = data.x + away
         frames.append(frame)
-    return data, Scenario(frames, list(range(LENGTH)), length=LENGTH)
+    return data, Scenario(frames, [0, *times], length=SETTLED + LENGTH)
 
 
 CASES = {
@@ -32,37 +38,56 @@ CASES = {
     "jumps": st.booleans(),
     "stagger": st.integers(1, 5),
     "delay": st.integers(0, 4),
+    "every": st.sampled_from([1, 2, 5, 20]),
 }
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=16, deadline=None)
 @given(kind=st.sampled_from([IGNN, EIGNN]), **CASES)
-def test_contractions_follow_within_the_bound(kind, seed, size, jumps, stagger, delay):
+def test_contractions_follow_within_the_bound(kind, seed, size, jumps, stagger, delay, every):
     torch.manual_seed(seed)
     model = kind(3, out_channels=1, kappa=0.5) if kind is IGNN else kind(3, out_channels=1)
     model = model.double()
-    data, scenario = drifting(seed, size, jumps)
+    data, scenario = drifting(seed, size, jumps, every)
     seen = track(model, scenario, stagger=stagger, delay=delay, seed=seed)
     proved = certify(model, data, stagger, delay, drift=seen.drift)
     kappa = proved.constants["modulus"]
     # The bound is on the end: what is left of the start shrinks by κ every S + D ticks. The ratio
     # of the norms in the proof can be read from the bound itself.
     ratio = proved.tracking * (1 - kappa) / (seen.drift * (stagger + kappa * delay))
-    left = kappa ** ((LENGTH - stagger - delay) // (stagger + delay)) * float(seen.error[0].max())
-    assert float(seen.error[-1].max()) <= proved.tracking + ratio * left
+    left = kappa ** (SETTLED // (stagger + delay) - 1) * float(seen.error[0].max())
+    assert float(seen.error[SETTLED:].max()) <= proved.tracking + ratio * left
     assert proved.constants["drift"] == seen.drift
 
 
 @settings(max_examples=6, deadline=None)
 @given(**CASES)
-def test_certified_steps_follow_within_the_bound(seed, size, jumps, stagger, delay):
+def test_certified_steps_follow_within_the_bound(seed, size, jumps, stagger, delay, every):
     torch.manual_seed(seed)
     model = GSDGNN(3, out_channels=1).double()
-    data, scenario = drifting(seed, size, jumps)
+    data, scenario = drifting(seed, size, jumps, every)
     options = {"rule": "gradient", "step": "certified"}
     seen = track(model, scenario, stagger=stagger, delay=delay, seed=seed, **options)
     proved = certify(model, data, stagger, delay, drift=seen.drift, **options)
     assert float(seen.error[1:].max()) <= proved.tracking + float(seen.error[0].max())
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 20])
+def test_the_bound_of_contractions_is_too_large_by_a_known_factor(every):
+    """A change is seen whole by a node that has no turn at once. So the bound is at most
+    (S + κ D) / (1 − κ) times as large as the distance, however often changes come."""
+    torch.manual_seed(0)
+    model, stagger, delay = EIGNN(1, out_channels=1, hidden_channels=1).double(), 5, 2
+    data, frames = ring([0, 1], width=1), []
+    for t in range(0, 400, every):
+        frame = data.clone()
+        frame.x = torch.full((2, 1), 0.01 * t, dtype=torch.float64)
+        frames.append(frame)
+    seen = track(model, Scenario(frames, list(range(0, 400, every)), length=400),
+                 stagger=stagger, delay=delay)  # fmt: skip
+    proved = certify(model, data, stagger, delay, drift=seen.drift)
+    kappa, away = proved.constants["modulus"], float(seen.error[200:].max())
+    assert away <= proved.tracking <= 1.001 * (stagger + kappa * delay) / (1 - kappa) * away
 
 
 def test_the_bound_of_contractions_is_nearly_attained():
@@ -106,3 +131,31 @@ def test_what_is_not_proved_is_not_claimed():
     assert "says nothing about the answer" in certified.reason
     with pytest.raises(ConfigError, match="drift=-1"):
         certify(energy, data, drift=-1)
+
+
+class Pair(Affine):
+    """h_i = κ h_j + b_i for two neighbours, whose modulus is known."""
+
+    def modulus(self):
+        return torch.full((1, 1), self.kappa, dtype=torch.float64)
+
+    def weights(self):
+        return torch.ones(2, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 5])
+def test_the_bound_of_contractions_is_attained_where_all_packets_are_late(delay):
+    """Two nodes that update at every tick from packets that are all D ticks old."""
+    graph, one = (
+        Graph.of(torch.tensor([[0, 1], [1, 0]]), 2),
+        torch.ones(1, 1, 2, dtype=torch.float64),
+    )
+    sent = [0.0 * one] * (delay + 1)
+    for t in range(400):
+        problem = Pair(graph, one[..., :1], 0.01 * t * one, one[0, 0], kappa=0.8)
+        away = float((sent[-1] - problem.answer()).abs().max())  # before the updates of this tick
+        sent.append(
+            problem.update(sent[-1], graph.everyone.current(sent[-1 - delay]), graph.everyone)
+        )
+    proved = certify_fixed_point(problem, Settings(1, delay), problem.answer, drift=0.01 / 0.2)
+    assert away == pytest.approx(proved.tracking, rel=1e-6)

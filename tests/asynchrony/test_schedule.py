@@ -11,6 +11,7 @@ from hogwild.asynchrony.impairments import (
     Crashes,
     Duplication,
     GeometricDelay,
+    Latency,
     Reordering,
     Stragglers,
 )
@@ -72,6 +73,42 @@ def test_unbounded_impairments_break_the_bound_without_impairments(impairment):
     schedule = Schedule(graph, impairments=[impairment])
     assert schedule.bounds is None
     assert not check_trace(record(schedule, 300), graph, 5).staleness
+
+
+def ages(stagger, delay, *impairments):
+    """Ages of all packets that are read, once the start is forgotten."""
+    schedule = Schedule(
+        random_graph([200], seed=0), stagger=stagger, delay=delay, impairments=impairments
+    )
+    ticks = [schedule.tick(t) for t in range(400)]
+    return torch.cat([t.time - t.view for t in ticks[100:]]).double()
+
+
+@pytest.mark.parametrize("stagger", [1, 4])
+def test_a_delay_is_a_weak_bound_on_a_random_age_and_a_latency_is_an_age(stagger):
+    """However large D is, the mean age is at most (S + 1) / 2. Of a latency it is the latency."""
+    for delay in (2, 20, 90):
+        assert float(ages(stagger, delay).mean()) <= 1.01 * (stagger + 1) / 2
+    for ticks in (0, 2, 20, 90):
+        assert bool((ages(stagger, 0, Latency(ticks)) == ticks).all())
+
+
+def test_jitter_in_step_by_hand():
+    """The age is one below the latency L if the packet of L - 1 ticks ago took L - 1 ticks, with
+    probability 1/3. Otherwise it is L, if the packet sent before took at most L ticks (2/3); and
+    else L + 1."""
+    found = ages(1, 0, Latency(10, jitter=1))
+    for age, share in ((9, 1 / 3), (10, 4 / 9), (11, 2 / 9)):
+        assert float((found == age).double().mean()) == pytest.approx(share, abs=0.01)
+    assert float(found.mean()) == pytest.approx(10 - 1 / 9, abs=0.02)
+
+
+def test_rare_turns_do_not_overtake():
+    """With turns two latencies apart no packet is overtaken: ages are uniform."""
+    found = ages(1, 0, Stragglers(1.0, slowdown=9), Latency(4, jitter=4))
+    assert float(found.mean()) == pytest.approx(4.0, abs=0.1)
+    counts = torch.bincount(found.long(), minlength=9) / found.numel()
+    assert counts.tolist() == pytest.approx([1 / 9] * 9, abs=0.01)
 
 
 def test_packet_ages_are_uniform_and_views_never_go_back():

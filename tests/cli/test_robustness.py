@@ -1,9 +1,13 @@
 """``hogwild robustness``."""
 
 import pytest
+import torch
 from tiny_runs import TASK
+from tiny_tasks import chain
+from torch_geometric.data import Data
 
-from hogwild.cli import main, robustness
+from hogwild import train
+from hogwild.cli import common, main, robustness
 from hogwild.metrics import METRICS
 
 
@@ -63,9 +67,26 @@ def test_deadlines_and_other_rules(trained, printed, capsys):
     assert first["looks"][0]["ticks"] == 0
     assert first["looks"][-1]["ticks"] == found["ticks"]
     assert first["light_cone"]["updates"] > 0
-    assert found["advice"].partition(":")[0] in found["deadlines"]
+    assert found["advice"].startswith("6 nodes of 2 graphs are too few for advice")
     call = ["robustness", trained, "--task", TASK, "--runs", "2", "--compare", "gradient"]
     assert main([*call, "--quiet"]) == 0
     out = capsys.readouterr().out
     assert "error by deadline" in out
     assert "In time: " in out
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pooled", "count"), [(3, True, 50), (100, True, 30), (2000, True, 2), (3, False, 2)]
+)
+def test_graphs_with_one_answer_are_run_in_larger_numbers(nodes, pooled, count):
+    """As many as bound the time."""
+    shape = (1,) if pooled else (nodes,)
+    graphs = [
+        Data(x=torch.ones(nodes, 1), edge_index=chain(nodes), y=torch.full(shape, i % 2))
+        for i in range(180)
+    ]
+    result = train(graphs, model="gcn", epochs=1, folds=3)
+    chosen = common.Chosen(result, 0, result.model)
+    assert len(chosen.some(None)) == count
+    assert len(chosen.some(5)) == 5
+    assert len(chosen.graphs()) == 60

@@ -19,6 +19,12 @@ def test_sweep_is_robustness_at_every_setting(printed):
     _, one = printed("robustness", *RUN, "--stagger", "5", "--delay", "2", "--impair", "loss=0.3")
     last = found["settings"][-1]
     assert all(one[key] == value for key, value in last.items() if key in one)
+    latency = ("--staggers", "5", "--latencies", "2", "--losses", "0.3", *RUN)
+    (late,) = printed("sweep", *latency)[1]["settings"]
+    impaired = ("--impair", "latency=2", "--impair", "loss=0.3")
+    _, one = printed("robustness", *RUN, "--stagger", "5", "--delay", "2", *impaired)
+    assert all(one[key] == value for key, value in late.items() if key in one)
+    assert (late["loss"], late["stagger"], late["latency"]) == (0.3, 5, 2)
     code, found = printed("sweep", *GRID, "--ticks", "3")
     assert code == 3
 
@@ -54,6 +60,7 @@ def test_plot(trained, tmp_path, capsys):
     [
         (["--staggers", "0,1"], "--staggers 0; expected an integer of at least 1"),
         (["--delays", "-1"], "--delays -1; expected an integer"),
+        (["--latencies", "-1"], "--latencies -1; expected an integer"),
         (["--losses", "2"], "--losses 2.0; expected a probability"),
         (["--runs", "0"], "--runs 0; expected a positive integer"),
     ],

@@ -56,7 +56,7 @@ LOSS = "lambda self, out, data, mask=None:"
         ("in_channels", "3", "graph 0 has x of shape [5, 2]; expected [nodes, 3]"),
         ("out_channels", "0", "has out_channels = 0"),
         ("edge_dim", "1", "graph 0 has no edge_attr"),
-        ("pool", "'sum'", "expected None (predictions for nodes) or 'mean'"),
+        ("pool", "'min'", "expected None (predictions for nodes) or one of mean, add"),
         ("pool", "'mean'", "RuntimeError"),
         ("higher_is_better", "1", "expected True or False"),
         ("splits", "3", "has splits = 3; expected a method"),

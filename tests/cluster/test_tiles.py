@@ -27,7 +27,7 @@ def small(monkeypatch):
 
 def tiled(conv, inputs, moving=None, room=1 << 30):
     moving = inputs.num_nodes if moving is None else moving
-    return TiledEnergy(library(), inputs, conv.kernel, moving, room)
+    return TiledEnergy(library(), conv.problem(inputs).recipe, moving, room)
 
 
 def swept(energy, h, free, times=60):
@@ -125,7 +125,7 @@ def test_wide_rings_are_refused(monkeypatch):
     monkeypatch.setattr(tiles, "SPREAD", 2)
     inputs = power_law(400).inputs()
     model = EnergyGNN(inputs.x.size(1), out_channels=1).double()
-    assert TiledEnergy.of(library(), inputs, model.conv.kernel, 400) is None
+    assert TiledEnergy.of(library(), model.problem(inputs).recipe, 400) is None
     with torch.no_grad():
         expected = model.embed(inputs).value
     run = infer(model, inputs, work="solve")

@@ -6,13 +6,13 @@ from torch.nn.functional import mse_loss
 from torch_geometric.data import Data
 
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN
-from hogwild.cluster import Disorder, Trainer, fit
+from hogwild.cluster import Disorder, Trainer, fit, tiles
 from hogwild.errors import ConfigError
 from hogwild.testing import random_graph
 
 MODELS = {
     "energy": lambda: EnergyGNN(3, out_channels=2, normalize=True),
-    "energy-attention": lambda: EnergyGNN(3, out_channels=2, heads=2),
+    "energy-attention": lambda: EnergyGNN(3, out_channels=2, heads=2, edge_dim=2),
     "gsd": lambda: GSDGNN(3, out_channels=2),
     "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
     "eignn": lambda: EIGNN(3, out_channels=2, hidden_channels=4),
@@ -24,16 +24,25 @@ def case(name, seed=0):
     graph = random_graph([10, 1, 4], seed=seed)
     n = graph.num_nodes
     data = Data(
-        x=torch.randn(n, 3, dtype=torch.float64), edge_index=torch.stack([graph.src, graph.dst]),
+        x=30.0 * torch.randn(n, 3, dtype=torch.float64) + 100.0,
+        edge_index=torch.stack([graph.src, graph.dst]),
         y=torch.randn(n, 2, dtype=torch.float64), train_mask=torch.rand(n) < 0.6,
     )  # fmt: skip
-    return MODELS[name]().double(), data
+    model = MODELS[name]().double()
+    if model.edge_dim is not None:
+        data.edge_attr = 30.0 * torch.randn(data.num_edges, 2, dtype=torch.float64) + 100.0
+    return model.standardize(data), data
 
 
+@pytest.mark.parametrize("least", [1, 10**9], ids=["tiles", "whole"])
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_equal_those_of_one_process(name):
+def test_gradients_equal_those_of_one_process(name, least, monkeypatch):
+    """Of features of any scale, which the model standardises."""
+    monkeypatch.setattr("hogwild.cluster.host.LEAST", least)
+    monkeypatch.setattr(tiles, "SIZE", 3)
+    monkeypatch.setattr(tiles, "SPREAD", 1000)
     model, data = case(name)
-    out = model(data.x, data.edge_index)
+    out = model(data.x, data.edge_index, data.edge_attr)
     loss = mse_loss(out[data.train_mask], data.y[data.train_mask])
     loss.backward()
     loss = loss.detach()

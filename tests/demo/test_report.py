@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 from tiny_runs import TINY
+from web_browser import chromium, missing
 
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo import Rumour, Study, demo, report, study
@@ -53,9 +54,9 @@ def test_page_has_every_section_and_is_whole(page):
     found = Page(text)
     assert found.open == []  # every tag is closed
     assert found.headings == [
+        "Every node's answer",
         "The task",
         "What happened",
-        "Every node's answer",
         "Error against delay, stagger and loss",
         "One node under many schedules",
         "Error by deadline",
@@ -70,6 +71,28 @@ def test_page_has_every_section_and_is_whole(page):
         head, _, data = picture.partition(",")
         assert head == "data:image/png;base64"
         assert base64.b64decode(data, validate=True).startswith(b"\x89PNG")
+
+
+def test_page_begins_with_a_picture_and_fits_a_phone(page):
+    """In a browser too, where there is one. Wide tables scroll by themselves."""
+    text, _, _ = page
+    before = re.sub(r"<style>.*?</style>|<[^>]+>", "", text[: text.index("<img")], flags=re.S)
+    assert len(before.split()) < 120
+    assert text.count('<div class="wide">\n<table>') == text.count("<table>") == 1
+    assert "overflow-x: auto" in text
+    assert not re.search(r"<img[^>]*style=", text)
+
+
+@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.parametrize("width", [320, 390, 1280])
+def test_page_is_as_wide_as_the_window(page, width, tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text(page[0], "utf-8")
+    with chromium() as browser:
+        shown = browser.new_page(viewport={"width": width, "height": 800})
+        shown.goto(path.as_uri())
+        assert shown.evaluate("document.documentElement.scrollWidth") == width
+        assert shown.evaluate("document.querySelector('img').getBoundingClientRect().top") < 800
 
 
 def test_page_needs_no_network(page):

@@ -7,7 +7,7 @@ from helpers import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.asynchrony import BernoulliLoss, Crashes
+from hogwild.asynchrony import BernoulliLoss, Crashes, Latency
 from hogwild.executors import cone as module
 from hogwild.executors.cone import light_cone
 from hogwild.executors.settings import Settings
@@ -78,6 +78,15 @@ def test_in_step_it_is_the_diameter():
     assert found.updates.tolist() == [[6.0]]
     assert found.ticks.tolist() == [[7.0]]  # nobody has a turn at tick 0
     assert "crosses the graph (6 hops) in 6 updates a node, 7 ticks" in str(found)
+
+
+@pytest.mark.parametrize("latency", [0, 1, 4, 10])
+def test_every_hop_but_the_first_takes_the_latency_and_a_turn(latency):
+    """Along a path in step: first packets are there from the beginning, and are read at tick 1."""
+    made = Settings(stagger=1, delay=0, impairments=Latency(latency))
+    found = light_cone(graph_of(chain(5), 5), made)
+    assert found.ticks.tolist() == [[2 + 3 * (latency + 1)]]
+    assert found.updates.tolist() == [[1 + 3 * (latency + 1)]]
 
 
 def test_layers_wait_for_their_own_hops_only():

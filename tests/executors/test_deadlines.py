@@ -58,7 +58,7 @@ def test_the_last_look_is_the_end():
     assert last["ticks"] == run.price.ticks
     assert last["updates"] == pytest.approx(run.price.updates, rel=1e-12)
     assert last["error"] == pytest.approx(float(run.deadlines.synchronous), rel=1e-4)
-    layered = simulate(GCN(3, out_channels=2).double(), data, runs=2)
+    layered = simulate(GCN(3, out_channels=2).double(), data, runs=2, rule="overwriting")
     assert layered.deadlines.rows()[-1]["updates"] == 5.0 == layered.price.updates
 
 

@@ -88,7 +88,7 @@ def test_every_packet_is_counted_in_bytes():
         made, start = rule_for(problem, rule, step), problem.start()
         letters = made.begin(start, problem.graph.everyone.current(start))
         assert letters.size(1) == made.letter
-    layers = simulate(GCN(3, out_channels=2).double(), data, runs=q)
+    layers = simulate(GCN(3, out_channels=2).double(), data, runs=q, rule="overwriting")
     assert torch.equal(layers.bytes, 4 * 10 * layers.packets)
     waiting = simulate(GCN(3, out_channels=2).double(), data, runs=q, rule="waiting")
     assert torch.equal(waiting.bytes, 4 * (1 + 10) * waiting.packets)

@@ -1,6 +1,7 @@
 """`simulate`: its options, the models and the data that it takes, and what it refuses."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ from hogwild.testing.problems import Quadratic, random_graph
         (energy, {"rule": "gradient"}, "gradient"),
         (lambda: GSDGNN(3, out_channels=2).double(), {}, "messages"),
         (lambda: IGNN(3, out_channels=2).double(), {}, "fixed-point"),
-        (lambda: GCN(3, out_channels=2).double(), {}, "overwriting"),
+        (lambda: GCN(3, out_channels=2).double(), {}, "caching"),
         (lambda: GCN(3, out_channels=2).double(), {"rule": "waiting"}, "waiting"),
     ],
 )
@@ -275,7 +276,15 @@ def test_numpy_numbers_in_seeds_and_impairments():
         BernoulliLoss(np.float32(0.25), burst=np.int64(3)),
     )
     one, other = (
-        hogwild.simulate(model, data, seed=seed, impairments=given).predictions
+        simulate(model, data, seed=seed, impairments=given, rule="overwriting").predictions
         for seed, given in ((-3, python), (np.int64(-3), numpy))
     )
     assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_in_a_terminal(terminal, monkeypatch, capsys):
+    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    simulate(energy(), graphs((5,)), ticks=20)
+    assert ("simulating: tick" in capsys.readouterr().err) == terminal

@@ -221,11 +221,11 @@ def test_certified_steps_converge(exchange):
 def test_explicit_models_do_not_agree_and_waiting_ones_do():
     torch.manual_seed(0)
     model, data = GCN(3, out_channels=2).double(), graphs((10, 14))
-    run = simulate(model, data, runs=8)
+    run = simulate(model, data, runs=8, rule="overwriting")
     assert float(run.deviation.min()) > 1e-3
     assert float(run.predictions.std(0).max()) > 1e-3
     assert bool((run.updates == model.conv.num_layers).all())
-    together = simulate(model, data, stagger=1, delay=0)
+    together = simulate(model, data, stagger=1, delay=0, rule="overwriting")
     assert float(together.deviation.max()) < 1e-12
 
     waiting = partial(simulate, model, data, rule="waiting")
@@ -264,7 +264,7 @@ def test_waiting_nodes_stop_at_their_last_layer_however_long_the_schedule():
 def test_rare_updates_do_not_count_as_stalled():
     torch.manual_seed(0)
     model, data = GCN(3, out_channels=2, num_layers=2).double(), graphs((2,))
-    run = simulate(model, data, stagger=2000, ticks=25_000)
+    run = simulate(model, data, stagger=2000, ticks=25_000, rule="overwriting")
     assert bool((run.updates == model.conv.num_layers).all())
 
 

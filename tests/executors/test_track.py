@@ -1,5 +1,7 @@
 """Tracked runs: the same engine as ``simulate``, and what is kept through a change."""
 
+from functools import partial
+
 import pytest
 import torch
 from motion import joining, ring
@@ -9,6 +11,7 @@ import hogwild
 from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Scenario, simulate, track
 from hogwild.asynchrony import BernoulliLoss, Crashes, EventTriggered, GilbertElliott
 from hogwild.asynchrony.change import Change, Register
+from hogwild.asynchrony.scenarios import drifting, swarm
 from hogwild.errors import ConfigError
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import After, Simulation
@@ -207,12 +210,13 @@ def test_layers_begin_anew():
     torch.manual_seed(0)
     for net in (GCN(3, out_channels=2).double(), GAT(3, out_channels=2).double()):
         # All together: every pass is the synchronous one, and the answer is right once it is over.
-        seen = track(net, long(60), stagger=1, delay=0, restart=10)
+        overwriting = partial(track, net, long(60), rule="overwriting")
+        seen = overwriting(stagger=1, delay=0, restart=10)
         assert float(seen.spread[58]) < 1e-12
         assert float(seen.spread[61]) > 1e-3  # the answer of before, until the next pass is over
         assert float(seen.spread[119]) < 1e-12
         with pytest.raises(ConfigError, match="rule='overwriting' stops after its last layer"):
-            track(net, long(60))
+            overwriting()
     waiting = track(net, long(60), rule="waiting", restart=30)
     assert float(waiting.spread[59]) < 1e-9
     resending = track(net, long(60), rule="resending")
@@ -265,6 +269,30 @@ def test_mistakes_are_refused():
         _ = track(net, joining()).h
 
 
+@pytest.mark.parametrize("every", [5, 20, 40])
+@pytest.mark.parametrize("moves", [False, True])
+def test_balls_are_recommended_only_where_they_do_better(every, moves):
+    """Nodes drive, so that tables begin anew, or only their features change."""
+    torch.manual_seed(0)
+    net = EnergyGNN(1, out_channels=1, beta=0.1)
+    scenario = swarm(20, degree=4, changes=6, every=every, speed=0.1, seed=1)
+    if not moves:
+        scenario = drifting(scenario.frames[0].data, changes=6, every=every, seed=0)
+    seen = {rule: track(net, scenario, rule=rule) for rule in ("messages", "gradient", "balls")}
+    error = {rule: one.summary()["error"] for rule, one in seen.items()}
+    assert all(one.advice for one in seen.values())
+    assert "balls" not in seen["balls"].advice
+    for rule in ("messages", "gradient"):
+        if "balls" in seen[rule].advice:
+            assert error["balls"] < min(error["messages"], error["gradient"])
+            assert not moves
+            assert every >= 20
+    if not moves and every == 40:
+        assert "balls" in seen["gradient"].advice
+    if moves:
+        assert error["messages"] < error["balls"]
+
+
 def test_the_report():
     seen = track(GSDGNN(3, out_channels=1).double(), long(), every=3)
     text = str(seen)
@@ -279,5 +307,6 @@ def test_the_report():
     assert f"{later[1]['error']:.2g} of the change after 1 (" in text
     assert seen.times[-1] == 449
     assert isinstance(seen, hogwild.Track)
-    assert seen.drift > 0.0
+    # A change moves the answer in one tick, and not little by little until the next one.
+    assert seen.drift == float((seen.answers[1:] - seen.answers[:-1]).abs().nan_to_num(0.0).max())
     assert set(seen.summary()) >= {"error", "lag", "recovery", "bytes_a_tick"}

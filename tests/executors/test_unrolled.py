@@ -44,7 +44,7 @@ def test_equals_the_simulator_and_the_forward_pass(name, pool, replicas):
     data = Batch.from_data_list([example(), example(ODD, ODD_NODES)])
     arguments = data.x, data.edge_index, None, data.batch
     for seed in (0, 7):
-        expected = simulate(model, data, seed=seed).predictions[0]
+        expected = simulate(model, data, seed=seed, rule="overwriting").predictions[0]
         out = asynchronous_forward(model, data, seed=seed)
         assert torch.allclose(out, expected, rtol=0, atol=1e-12)
         assert torch.equal(asynchronous_forward(model, Inputs(*arguments), seed=seed), out)
@@ -70,7 +70,7 @@ IMPAIRMENTS = [
 def test_equals_the_impaired_simulator(impairment):
     model, data = GCN(3, out_channels=2).double(), example()
     options = {"stagger": 3, "delay": 2, "seed": 5, "impairments": impairment}
-    expected = simulate(model, data, **options).predictions[0]
+    expected = simulate(model, data, rule="overwriting", **options).predictions[0]
     out = asynchronous_forward(model, data, **options)
     assert torch.allclose(out, expected, rtol=0, atol=1e-12)
 
@@ -80,11 +80,13 @@ def test_edge_features_and_weights():
     data.edge_attr = torch.randn(data.num_edges, 2, **DOUBLE)
     model = GAT(3, out_channels=2, edge_dim=2).double()
     out = asynchronous_forward(model, data, seed=3)
-    assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
+    expected = simulate(model, data, seed=3, rule="overwriting").predictions[0]
+    assert torch.allclose(out, expected, rtol=0, atol=1e-12)
     data.edge_attr, data.edge_weight = None, torch.rand(data.num_edges, **DOUBLE)
     model = GCN(3, out_channels=2).double()
     out = asynchronous_forward(model, data, seed=3)
-    assert torch.allclose(out, simulate(model, data, seed=3).predictions[0], rtol=0, atol=1e-12)
+    expected = simulate(model, data, seed=3, rule="overwriting").predictions[0]
+    assert torch.allclose(out, expected, rtol=0, atol=1e-12)
     tensors = Inputs(data.x, data.edge_index, edge_weight=data.edge_weight)
     same = asynchronous_forward(model, tensors, seed=3)
     assert torch.equal(same, out)
@@ -154,7 +156,7 @@ def test_training_under_schedules_helps():
             optimiser.step()
 
     def errors(model):
-        run = simulate(model, test, runs=10, seed=10**6)
+        run = simulate(model, test, runs=10, seed=10**6, rule="overwriting")
         with torch.no_grad():
             alone = mse_loss(model(test.x, test.edge_index, None, test.batch), test.y)
         return float(alone), float(mse_loss(run.predictions, test.y.expand_as(run.predictions)))
@@ -183,7 +185,7 @@ def test_batch_norm():
     with pytest.raises(AsynchronyError, match="BatchNorm in training mode"):
         asynchronous_forward(model, data)
     model.eval()
-    expected = simulate(model, data).predictions[0]
+    expected = simulate(model, data, rule="overwriting").predictions[0]
     assert torch.allclose(asynchronous_forward(model, data), expected, rtol=0, atol=1e-12)
 
 
@@ -290,6 +292,8 @@ def test_implicit_models_need_a_deadline_and_explicit_ones_have_none():
         asynchronous_forward(model, implicit_data(), updates=0)
     with pytest.raises(ConfigError, match=r"ends after its last layer; expected neither"):
         asynchronous_forward(GCN(3, out_channels=2).double(), example(), updates=3)
+    with pytest.raises(ConfigError, match=r"rule='caching' was given for a model with layers"):
+        asynchronous_forward(GCN(3, out_channels=2).double(), example(), rule="caching")
     with pytest.raises(ConfigError, match="rule='guarded' has no gradients"):
         asynchronous_forward(model, implicit_data(), updates=2, rule="guarded")
     with torch.no_grad():  # but it has answers

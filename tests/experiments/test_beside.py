@@ -1,10 +1,13 @@
 """Cells side by side: their order, their records, and a cell that fails."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -74,15 +77,39 @@ def test_interrupted(tmp_path):
     """Whoever interrupts this process only: those that it started end, too, and are waited for."""
     words = [sys.executable, "-m", "experiments", "table1", "--only", "chains/*", "--jobs", "2"]
     words += ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
-    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while not list(tmp_path.glob("work/training/chains/*/config.json")):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=120)[1]
+    process = subprocess.Popen(
+        words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        until = time.monotonic() + 600
+        while not list(tmp_path.glob("work/training/chains/*/config.json")):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=600)[1]
+        with pytest.raises(ProcessLookupError):
+            os.killpg(process.pid, 0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 130
     assert "the same command with --resume" in said
+
+
+def test_a_process_that_ignores_interrupts_is_terminated(monkeypatch):
+    """As one that was begun in the background of a shell does."""
+    monkeypatch.setattr(beside, "PATIENCE", 0.1)
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{deaf}; time.sleep(600)"], stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        running = {process}
+        waiting = threading.Thread(target=lambda: (process.wait(), running.clear()))
+        waiting.start()
+        beside._end(running)
+        waiting.join()
+    assert process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.parametrize(

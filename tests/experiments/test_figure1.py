@@ -90,7 +90,7 @@ def test_histograms(drawn):
 def test_histogram_counts(drawn):
     """The bars of panel (d) count what the schedules ended with."""
     gnn = drawn[0].axes[3]
-    outputs = simulate(unit_gnn(), linear_graph(), runs=40).h[:, 2, 0]
+    outputs = simulate(unit_gnn(), linear_graph(), runs=40, rule="overwriting").h[:, 2, 0]
     for patch in gnn.patches:
         low, high = patch.get_x(), patch.get_x() + patch.get_width()
         share = float(((outputs >= low) & (outputs < high)).double().mean())

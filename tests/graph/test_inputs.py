@@ -3,12 +3,15 @@
 import pytest
 import torch
 from helpers import chain
+from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import RandomNodeLoader
+from torch_geometric.transforms import ToSparseTensor
+from torch_geometric.utils import to_edge_index
 
 import hogwild
 from hogwild import GCN, GSDGNN, IGNN, Inputs
-from hogwild.errors import GraphError, InputError
+from hogwild.errors import DTypeError, GraphError, InputError
 from hogwild.graph.inputs import SAMPLED, require_whole
 
 
@@ -39,6 +42,45 @@ def test_parts_that_carry_no_sign_of_a_sampler_pass():
     part = next(iter(RandomNodeLoader(graph(), num_parts=2)))
     for data in (part, graph().subgraph(torch.arange(3))):
         assert require_whole(data) is None
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_an_edge_index_of_pyg_is_the_tensor_that_it_holds(call):
+    known = graph()
+    known.edge_index = EdgeIndex(known.edge_index, sparse_size=(4, 4), sort_order="row")
+    batch = Batch.from_data_list([known, known.clone()])
+    assert type(batch.edge_index) is EdgeIndex
+    for data in (known, [known, known.clone()], batch):
+        call(data)
+
+
+def test_an_edge_index_keeps_the_checks_and_the_analyses_of_its_tensor():
+    known = EdgeIndex(chain(4))
+    assert type(Inputs(torch.randn(4, 2), known, batch=Index([0, 0, 0, 0])).batch) is torch.Tensor
+    for model in (IGNN(2, out_channels=1), GSDGNN(2, out_channels=1), GCN(2, out_channels=1)):
+        x = torch.randn(4, 2)
+        assert torch.equal(model(x, known), model(x, chain(4)))
+        with pytest.raises(GraphError, match="edge_index names nodes 1 to 4"):
+            model(x, EdgeIndex(chain(4) + 1))
+        with pytest.raises(DTypeError, match=r"torch\.int32; expected torch\.int64"):
+            model(x, EdgeIndex(chain(4).int()))
+    graphs = [Inputs(torch.randn(4, 2), known).graph() for _ in range(2)]
+    assert graphs[0] is graphs[1]  # a training loop analyses it once
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_matrices_are_refused_with_a_remedy_that_works(layout):
+    one_way = torch.tensor([[0, 1, 3], [1, 2, 1]])
+    data = Data(x=torch.randn(4, 2), edge_index=one_way, edge_weight=torch.tensor([0.5, 2.0, 1.0]))
+    sparse = ToSparseTensor(layout=layout, attr="edge_weight")(data.clone())
+    model, remedy = GCN(2, out_channels=1), r"to_edge_index\(adj_t\.t\(\)\)"
+    with pytest.raises(InputError, match=f"data lacks edge_index.*It has an adj_t: .*{remedy}"):
+        model.predict(sparse)
+    with pytest.raises(InputError, match=rf"edge_index is a torch\.sparse.*{remedy}"):
+        model(data.x, sparse.adj_t)
+    edge_index, edge_weight = to_edge_index(sparse.adj_t.t())
+    out = model(data.x, edge_index, edge_weight=edge_weight)
+    torch.testing.assert_close(out, model(data.x, one_way, edge_weight=data.edge_weight))
 
 
 def test_a_part_is_not_the_whole():

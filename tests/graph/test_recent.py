@@ -27,6 +27,18 @@ def test_same_tensors_same_object():
     assert Graph.of(chain(3), 3) is not Graph.of(chain(3), 4)
 
 
+def test_tensors_without_memory_are_not_kept():
+    table = Recent(4)
+
+    def seen(x):
+        table.put("made", (x,))
+        assert table.get((x,)) is None
+        return x.sum()
+
+    torch.func.grad(seen)(torch.ones(3))
+    assert len(table) == 0
+
+
 def test_in_place_change_makes_a_new_object():
     edge_index, batch = batch_of((chain(3), 3), (chain(2), 2))
     first = Graph.of(edge_index, 5, batch)

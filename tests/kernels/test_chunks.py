@@ -8,10 +8,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import DOUBLE, grid, star
+from helpers import DOUBLE, assert_second_derivatives, grid, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import assert_alike, layer, layers, needs_library, odd_graph, on_torch, solved
+from kernel_cases import (
+    assert_alike,
+    layer,
+    layers,
+    needs_library,
+    odd_graph,
+    on_torch,
+    solved,
+    variables,
+)
 
 import hogwild
 from hogwild import Inputs
@@ -67,6 +76,18 @@ def test_blocks_agree_with_torch(name):
     inputs = odd_graph(3, [1, 4, 130], 1.7, edge_dim=conv.edge_dim, weighted=True)
     assert conv.solver_path(inputs)[0].endswith("a graph at a time)")
     assert_alike(conv, inputs)
+
+
+def test_second_derivatives():
+    """The posed tensors of nodes are arranged; torch computes in the order of the graph."""
+    conv = layer(normalize=True, widths=(3,))
+    inputs, given = variables(odd_graph(3, [1, 4, 30], 1.7, weighted=True))
+    assert conv.solver_path(inputs)[0].endswith("a graph at a time)")
+
+    def solve(x, weight, *_):
+        return conv.embed(replace(inputs, x=x, edge_weight=weight.square())).value
+
+    assert_second_derivatives(solve, given)
 
 
 def test_parts_and_chunks_agree_with_torch(threads):

@@ -8,8 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from kernel_cases import needs_library
+from torch._subclasses import FakeTensorMode
 
+from hogwild.errors import UnsupportedError
 from hogwild.kernels import build, native
 from hogwild.kernels.native import Library, Missing
 
@@ -32,6 +35,21 @@ def run(*command, **variables):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def test_addresses():
+    """No tensor without memory of its own reaches compiled code; one without numbers needs none."""
+    x = torch.ones(3)
+    assert native.address(x) == x.data_ptr()
+    assert native.address(None) is None
+    assert not native.address(torch.empty(0))
+    without = [x.to("meta"), torch._to_functional_tensor(x), FakeTensorMode().from_tensor(x)]
+    for wrong in without:
+        with pytest.raises(UnsupportedError, match=r"shape \[3\].*HOGWILD_KERNELS"):
+            native.address(wrong)
+    for transform in (torch.func.vmap, torch.func.functionalize):
+        with pytest.raises(UnsupportedError, match="memory of its own"):
+            transform(native.address)(x)
 
 
 def test_switched_off():

@@ -107,6 +107,18 @@ def test_rows_apart_in_memory():
             torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
+def test_a_tensor_that_is_read_and_reads_counts_once():
+    """The embeddings are a function of a parameter of the readout."""
+    net, h = case(None, None)
+    weight = net.node.weight[0]
+    code = h.detach() * weight.sum()
+    found, expected = (
+        torch.autograd.grad(y.square().sum(), weight, create_graph=True)[0]
+        for y in (net(code), on_torch(net, code, None, None))
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_changes_in_place_are_noticed():
     net, h = case(None, None)
     out = net(h).sum()

@@ -6,6 +6,7 @@ import torch
 from adjacencies import GRAPHS, dense, radius
 from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 
+from hogwild.errors import UnsupportedError
 from hogwild.graph import Graph
 from hogwild.models.adjacency import adjacency
 
@@ -30,6 +31,16 @@ def test_perron_eigenvalue_is_one(name, weighted, normalize):
     assert radius(matrix_of(a, graph)) == pytest.approx(1.0, abs=1e-9)
     assert float(a.perron.min()) > 0.0
     assert float(a.growth(graph)) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_the_largest_eigenvalue_has_no_second_derivative():
+    """Never a silent zero: its eigenvectors are constants of the gradient."""
+    edge_index, n = GRAPHS["odd cycle"]
+    weight = (0.5 + torch.rand(edge_index.size(1), **DOUBLE)).requires_grad_()
+    a = adjacency(Graph.of(edge_index, n), weight, torch.float64, normalize=False)
+    (slope,) = torch.autograd.grad(a.edge[0], weight, create_graph=True)
+    with pytest.raises(UnsupportedError, match="normalize=True"):
+        torch.autograd.grad(slope.sum(), weight)
 
 
 @pytest.mark.parametrize("normalize", [True, False])

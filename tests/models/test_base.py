@@ -5,14 +5,10 @@ import copy
 import pytest
 import torch
 from helpers import DOUBLE, cycle, features
+from torch import nn
 
-from hogwild import (
-    EnergyConv,
-    Inputs,
-)
-from hogwild.errors import (
-    FeatureError,
-)
+from hogwild import GCN, GSDGNN, IGNN, EnergyConv, EnergyGNN, Inputs
+from hogwild.errors import FeatureError
 
 
 def test_replicas_take_features_of_their_own():
@@ -64,6 +60,38 @@ def test_autocast_changes_nothing(solve_dtype):
     torch.testing.assert_close(energy_again, energy)
     for a, b in zip(grads_again, grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN, IGNN, GCN])
+def test_an_encoder_under_autocast(make, device):
+    """Its features are those of the encoder, rounded, and its gradients reach the encoder."""
+    torch.manual_seed(0)
+    model, encoder = make(3, out_channels=2).to(device), nn.Linear(5, 3, device=device)
+    x, edges = torch.randn(6, 5, device=device), cycle(6).to(device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        z = encoder(x)
+        assert z.dtype == torch.bfloat16
+        out = model(z, edges)
+        expected = model(z.detach().float(), edges)
+    near = 0.0 if device == "cpu" else 0.02
+    torch.testing.assert_close(out, expected, rtol=near, atol=near)
+    out.float().square().sum().backward()
+    slope = encoder.weight.grad
+    assert bool(slope.isfinite().all())
+    assert float(slope.abs().max()) > 0
+
+
+@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN, IGNN, GCN])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_of_half_precision(make, dtype):
+    """The solve stays in float64. Features are rounded like the parameters."""
+    torch.manual_seed(0)
+    model, x = make(3, out_channels=2).to(dtype), torch.randn(6, 3)
+    out = model(x, cycle(6))
+    assert out.dtype == dtype
+    assert torch.equal(out, model(x.to(dtype), cycle(6)))
+    out.sum().backward()
+    assert all(p.grad is None or bool(p.grad.isfinite().all()) for p in model.parameters())
 
 
 def test_inference_mode_first_then_training():

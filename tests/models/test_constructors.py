@@ -29,7 +29,7 @@ WIDTHS = [
 OWN = {
     EnergyConv: [
         ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
-        ({"aggr": "max"}, ["'max'", "'sum' or 'mean'", "convex"]),
+        ({"aggr": "max"}, ["'max'", "'sum' (or 'add') or 'mean'", "convex"]),
         ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
         ({"rounds": 0}, ["rounds=0", "positive integer"]),
         ({"rounds": 1.5}, ["rounds=1.5", "positive integer"]),

@@ -94,7 +94,7 @@ TIGHT = Newton(atol=1e-12)
     ("make", "words"),
     [
         (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_layers=0", "positive integer"]),
-        (lambda: EnergyGNN(3, out_channels=1, pool="max"), ["'max'", "'mean'"]),
+        (lambda: EnergyGNN(3, out_channels=1, pool="min"), ["'min'", "'mean'"]),
         (lambda: EnergyGNN(3, out_channels=1, start="one"), ["start='one'", "zero, learned"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),

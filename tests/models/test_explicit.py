@@ -63,6 +63,15 @@ def test_conformance_with_edge_features(device):
     check_model(lambda **kw: GAT(3, out_channels=2, edge_dim=2, **kw), edge_dim=2, device=device)
 
 
+@pytest.mark.parametrize("model", [GCN, GAT])
+def test_function_transforms(model):
+    """An explicit model is a function of torch."""
+    net, x = model(3, out_channels=1).double(), torch.randn(4, 3, **DOUBLE)
+    found = torch.func.jacrev(lambda x: net(x, cycle(4)))(x)
+    expected = torch.autograd.functional.jacobian(lambda x: net(x, cycle(4)), x)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_sizes_are_the_papers():
     """Five layers of width 10, and five of three heads of width 3."""
     gcn, gat = GCN(3, out_channels=1), GAT(3, out_channels=1)
@@ -191,7 +200,7 @@ NAN[2, 1] = float("nan")
 BAD = {
     "width": ({"x": features(4, 2)}, FeatureError, ["(4, 2)", "[num_nodes, 3]"]),
     "nan": ({"x": NAN}, FeatureError, ["x", "(2, 1)", "finite"]),
-    "dtype": ({"x": features(4).float()}, DTypeError, ["torch.float32", "torch.float64"]),
+    "dtype": ({"x": features(4).long()}, DTypeError, ["torch.int64", "torch.float64"]),
     "range": ({"edge_index": cycle(5)[:, :8]}, GraphError, ["0 to 4", "0 to 3"]),
     "attr missing": ({"edge_attr": None}, FeatureError, ["missing", "edge_dim=2", "[8, 2]"]),
     "attr width": ({"edge_attr": features(8, 3)}, FeatureError, ["(8, 3)", "[8, 2]"]),

@@ -212,8 +212,9 @@ def test_inputs_that_are_refused_as_before():
     model, data = MODELS["energy-edge"]().double(), graph()
     model.standardize(data)
     args = (data.edge_index, data.edge_attr)
-    with pytest.raises(DTypeError, match=r"x has dtype torch\.float32"):
-        model(data.x.float(), *args)
+    with pytest.raises(DTypeError, match=r"x has dtype torch\.float64"):
+        model.float()(data.x, *args)
+    model.double()
     with pytest.raises(FeatureError, match=r"x has shape \(6, 2\)"):
         model(data.x[:, :2], *args)
     with pytest.raises(FeatureError, match="NaN or infinite"):

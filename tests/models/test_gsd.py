@@ -283,6 +283,14 @@ def test_select_is_the_problem_alone():
     torch.testing.assert_close(sub.step(picked), problem.step(h)[[2, 0]][..., nodes])
 
 
+def test_a_selected_piece_has_the_degrees_of_the_whole_graph():
+    problem = problem_on(star(5), 5, None, replicas=3)
+    piece = problem.gathered(Graph.of(star(3), 3), torch.arange(3), torch.arange(4))
+    h = torch.randn(3, 2, 3, **DOUBLE)
+    sub, _ = piece.select(torch.tensor([2, 0]), torch.tensor([0]))
+    torch.testing.assert_close(sub.residual(h[[2, 0]]), piece.residual(h)[[2, 0]])
+
+
 def test_odd_graphs():
     """A self-loop counts beside the added one, a double edge as weight two, weight zero as none."""
     conv, x = conv_of(), torch.randn(3, 3, **DOUBLE)

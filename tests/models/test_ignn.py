@@ -413,7 +413,7 @@ BAD = {
     ),
     "weight shape": ((X, cycle(4)), {"edge_weight": torch.ones(3, **DOUBLE)}, GraphError, ["[8]"]),
     "nan": ((X * NAN, cycle(4)), {}, FeatureError, ["NaN", "finite"]),
-    "float32": ((X.float(), cycle(4)), {}, DTypeError, ["torch.float32", "torch.float64"]),
+    "integers": ((X.long(), cycle(4)), {}, DTypeError, ["torch.int64", "torch.float64"]),
     "index": ((X, cycle(5)), {}, GraphError, ["0 to 4", "0 to 3"]),
     "h0": ((X, cycle(4)), {"h0": torch.zeros(4, 3, **DOUBLE)}, FeatureError, ["(4, 3)", "[4, 2]"]),
 }

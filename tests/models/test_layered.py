@@ -147,7 +147,7 @@ MISFITS = {
         ["GCN has its own activation", "act"],
     ),
     "replicas": (of(PerNode(), replicas=2), ["PerNode", "reset_parameters()"]),
-    "pool": (of(pyg.GCNConv(4, 4), pool="max"), ["'max'", "'mean'"]),
+    "pool": (of(pyg.GCNConv(4, 4), pool="min"), ["'min'", "'mean'"]),
     "num_layers": (
         lambda: GCN(3, out_channels=2, num_layers=0),
         ["num_layers=0", "positive integer"],

@@ -1,5 +1,10 @@
 """Common mistakes: the error names the class that was called, what was given and what to do."""
 
+import copy
+import inspect
+import pickle
+import re
+
 import pytest
 import torch
 from helpers import chain
@@ -9,7 +14,7 @@ from torch_geometric.nn import GCNConv
 import hogwild
 from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, Inputs, LayeredGNN, MaxGNN, Readout
 from hogwild.errors import ConfigError, FeatureError, GraphError, InputError
-from hogwild.models import ImplicitConv, Kind
+from hogwild.models import GSDConv, IGNNConv, ImplicitConv, Kind, MaxConv, ScarselliConv, Stack
 from hogwild.solvers import Picard
 
 X, EDGES = torch.randn(4, 3), chain(4)
@@ -31,6 +36,68 @@ def test_a_misspelt_keyword(make, name):
         make()
     with pytest.raises(TypeError, match=r"^GNN has no argument .* did you mean 'out_channels'"):
         GNN(EnergyConv(3), out_chanels=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: EnergyGNN(3, 16, 7), "EnergyGNN takes in_channels by position, and was given 16, "
+         "7, too; .*EnergyGNN(in_channels, hidden_channels=16, out_channels=7)"),
+        (lambda: IGNN(3, 16, 2, 7),
+         "IGNN(in_channels, hidden_channels=16, num_layers=2, out_channels=7)"),
+        (lambda: GCN(3, 16), "GCN(in_channels, hidden_channels=16, out_channels=...)"),
+        (lambda: EnergyConv(3, 16), "EnergyConv(in_channels, out_channels=16)"),
+        (lambda: GNN(EnergyConv(3), (4,), 7), "GNN(conv, readout, out_channels=7)"),
+        (lambda: LayeredGNN([], 3, 7), "LayeredGNN(layers, in_channels, out_channels=7)"),
+        (lambda: EnergyGNN(out_channels=2), "EnergyGNN: missing a required argument: 'in_chann"),
+        (lambda: Stack([EnergyConv(3)], out_channels=2), "Stack has no argument 'out_channels'"),
+        (lambda: EnergyConv(3, out_channels=4, hidden_channels=5), "EnergyConv was given "
+         "out_channels=4 and hidden_channels=5, which are two names"),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit(make, says):
+    """As PyG's classes take them by position: the error names the class and the keywords."""
+    with pytest.raises(TypeError, match=re.escape(says).replace(re.escape(".*"), ".*")):
+        make()
+
+
+@pytest.mark.parametrize("make", [EnergyConv, GSDConv, IGNNConv, MaxConv, ScarselliConv])
+def test_out_channels_of_a_layer_is_its_width(make):
+    layer = make(3, out_channels=4)
+    assert layer.hidden_channels == layer.out_channels == layer(X, EDGES).size(-1) == 4
+    assert copy.deepcopy(layer).out_channels == pickle.loads(pickle.dumps(layer)).out_channels == 4
+
+
+def test_help_shows_the_arguments():
+    assert list(inspect.signature(EnergyGNN).parameters)[:2] == ["in_channels", "out_channels"]
+    assert "hidden_channels" in inspect.signature(EnergyConv).parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "conv"),
+    [
+        (EnergyGNN(3, out_channels=2, heads=2), "EnergyConv(3, hidden_channels=2, message='edge', "
+         "heads=2, rounds=1, beta=0.04)"),
+        (EnergyGNN(3, out_channels=2, aggr="mean", num_layers=2), "aggr='mean'"),
+        (GCN(3, out_channels=2, replicas=2), "Layers(3, hidden_channels=10, 5 layers of "
+         "GCNConv(10, 10), replicas=2)"),
+    ],
+)  # fmt: skip
+def test_a_model_is_printed_in_a_few_lines(model, conv):
+    lines = repr(model).splitlines()
+    assert len(lines) == 5
+    assert conv in lines[1]
+    assert "Readout(" in lines[2]
+    assert "out_channels=2, widths=(4, 4)" in lines[2]
+
+
+def test_add_means_sum():
+    torch.manual_seed(0)
+    one = EnergyConv(3, aggr="sum")
+    two = EnergyConv(3, aggr="add")
+    two.load_state_dict(one.state_dict())
+    assert two.aggr == "sum"
+    assert torch.equal(two(X, EDGES), one(X, EDGES))
 
 
 @pytest.mark.parametrize("make", [lambda **o: EnergyGNN(3, **o), lambda **o: GCN(3, **o)])

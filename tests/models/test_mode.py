@@ -1,5 +1,9 @@
 """Compiled models."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 import torch
 from helpers import DOUBLE, batch_of, chain, cycle, star
@@ -115,6 +119,92 @@ def test_compiled_by_the_default_backend():
     torch.manual_seed(0)
     model = Sandwich().double()
     same(model, torch.compile(model), graphs(4, 3, 5))
+
+
+REFUSED = """
+import warnings
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from hogwild import GSDGNN, IGNN, EnergyGNN
+from hogwild.errors import UnsupportedError
+from hogwild.solvers import LBFGS
+
+warnings.simplefilter("ignore")
+edges = torch.tensor([[0, 1, 2, 2, 1], [1, 0, 1, 2, 2]])
+x = torch.randn(3, 2)
+
+
+def fake(model):
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    model(mode.from_tensor(x), edges)
+
+
+def forwards(model):
+    with forward_ad.dual_level():
+        model(forward_ad.make_dual(x, x), edges)
+
+
+def parameters(model):
+    own = dict(model.named_parameters())
+    f = lambda own: torch.func.functional_call(model, own, (x, edges)).sum()
+    torch.func.grad(f)(own)
+
+
+TRANSFORMS = {
+    "trace": lambda model: torch.jit.trace(model, (x, edges), check_trace=False),
+    "functionalize": lambda model: torch.func.functionalize(lambda x: model(x, edges))(x),
+    "vmap": lambda model: torch.func.vmap(lambda x: model(x, edges))(torch.stack([x, x])),
+    "grad": lambda model: torch.func.grad(lambda x: model(x, edges).sum())(x),
+    "jacrev": lambda model: torch.func.jacrev(lambda x: model(x, edges))(x),
+    "jvp": lambda model: torch.func.jvp(lambda x: model(x, edges), (x,), (x,)),
+    "parameters": parameters,
+    "forwards": forwards,
+    "make_fx": lambda model: make_fx(lambda x: model.conv(x, edges))(x),
+    "export": lambda model: torch.export.export(model, (x, edges), strict=False),
+    "fake": fake,
+    "meta": lambda model: model(x.to("meta"), edges),
+}
+torch.manual_seed(0)
+for kind, options in (
+    (EnergyGNN, {}), (EnergyGNN, {"heads": 2, "solver": LBFGS()}), (IGNN, {}), (GSDGNN, {})
+):
+    model = kind(2, out_channels=1, **options)
+    expected = model(x, edges)
+    for name, transform in TRANSFORMS.items():
+        try:
+            transform(kind(2, out_channels=1, **options))  # a fresh one looks at its features
+        except UnsupportedError as error:
+            print(name, error)
+    assert torch.equal(model(x, edges), expected)
+"""
+
+ADVICE = {
+    "trace": "torch.jit.trace cannot record a solve.*torch.save.*hogwild.export",
+    "functionalize": "torch.func.*torch.autograd.functional",
+    "vmap": "torch.func.vmap.*replicas=R",
+    "grad": "torch.func.*torch.autograd.grad",
+    "jacrev": "torch.func.*jacobian",
+    "jvp": "torch.func.*jvp",
+    "parameters": "torch.func.*torch.autograd.grad",
+    "forwards": "forward mode.*torch.autograd.functional.jvp",
+    "make_fx": "torch.export.*cannot record a solve",
+    "export": "torch.export.*cannot record a solve",
+    "fake": "torch.export.*cannot record a solve",
+    "meta": "meta device",
+}
+
+
+def test_transforms_that_a_solve_refuses():
+    """In a process of its own: a wrong address ends a process."""
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [*ADVICE] * 4
+    for line in lines:
+        name, error = line.split(maxsplit=1)
+        assert re.search(ADVICE[name], error), line
 
 
 COMPILED = {

@@ -23,8 +23,8 @@ from hogwild import Inputs, SoftEnergyConv, SoftEnergyGNN, certify, simulate
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.gsd import GSDProblem
 from hogwild.ops import gather, scatter
-from hogwild.solvers import Nesterov, Newton, solve
-from hogwild.testing import check_model, check_solver
+from hogwild.solvers import LBFGS, Newton, solve
+from hogwild.testing import check_model
 from hogwild_node.soft import SCALINGS, bounded
 
 
@@ -56,11 +56,11 @@ OPTIONS = [
     {},
     {"edge_dim": 2, "width": 7},
     {"scaling": "metropolis", "condition": 2001.0, "beta": 0.1},
-    {"solver": Newton(), "widths": ()},
+    {"solver": Newton(linear="cg"), "widths": ()},
 ]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "edges", "metropolis", "newton"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "edges", "metropolis", "cg"])
 def test_conv(options, device):
     def make(**more):
         return SoftEnergyConv(3, **{"hidden_channels": 4} | options | more)
@@ -75,20 +75,18 @@ def test_gnn(options, device):
     check_model(lambda **kw: SoftEnergyGNN(3, out_channels=2, **options, **kw), device=device)
 
 
-def test_nesterov_as_a_solver(device):
-    check_solver(Nesterov(atol=1e-11), kind="objective", device=device)
+SOLVERS = Newton(atol=1e-10), Newton(atol=1e-10, linear="cg"), LBFGS(atol=1e-9, max_iter=5000)
 
 
-SOLVERS = Nesterov(atol=1e-10), Newton(atol=1e-10)
-
-
-@pytest.mark.parametrize("condition", [2.0, 41.0, 10001.0])
-def test_both_engines_agree(condition):
+@pytest.mark.parametrize("condition", [2.0, 41.0, 2001.0])
+def test_solvers_agree(condition):
     edge_index, batch = batch_of((chain(30), 30), (complete(6), 6))
     problem = problem_on(edge_index, batch.numel(), batch, condition=condition)
-    one, two = (solve(problem, s, problem.start()) for s in SOLVERS)
-    assert bool(one.converged.all() & two.converged.all())
-    torch.testing.assert_close(one.value, two.value, rtol=0, atol=1e-8)
+    first, *others = (solve(problem, s, problem.start()) for s in SOLVERS)
+    assert bool(first.converged.all())
+    for other in others:
+        assert bool(other.converged.all())
+        torch.testing.assert_close(other.value, first.value, rtol=0, atol=1e-7)
 
 
 # -- the bound ------------------------------------------------------------------------------------
@@ -157,7 +155,7 @@ def test_fresh_parameters_denoise_a_signal(seed, condition, directed):
     torch.manual_seed(seed)
     edge_index, n = (ODD, ODD_NODES) if directed else (cycle(7), 7)
     weight = torch.rand(edge_index.size(1), **DOUBLE)
-    conv = conv_of(condition=condition, width=6, solver=Nesterov(atol=1e-11))
+    conv = conv_of(condition=condition, width=6, solver=Newton(atol=1e-11))
     inputs = Inputs(torch.randn(n, 3, **DOUBLE), edge_index, edge_weight=weight)
     problem = conv.problem(inputs).detach()
     gamma = 0.5 * conv.beta
@@ -183,7 +181,7 @@ def test_metropolis_keeps_a_constant_signal():
 
 def test_an_isolated_node_has_its_anchor():
     problem = problem_on(edges((0, 1), (1, 0)), 3)
-    found = solve(problem, Nesterov(), torch.zeros_like(problem.start()))
+    found = solve(problem, Newton(), torch.zeros_like(problem.start()))
     torch.testing.assert_close(found.value[..., 2], problem.start()[..., 2], rtol=0, atol=1e-8)
 
 

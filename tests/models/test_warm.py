@@ -160,6 +160,8 @@ def test_what_cannot_work_is_refused():
     warm, plain = WarmStart(model), graphs(3)
     with pytest.raises(InputError, match=r"Batch without graph_id.*WarmStart.numbered"):
         warm(Batch.from_data_list(plain))
+    with pytest.raises(InputError, match="a batch of 3 graphs has 1 numbers"):
+        warm(WarmStart.numbered([Batch.from_data_list(plain)])[0])
     with pytest.raises(InputError, match="Tensor without graph_id"):
         warm.start(plain[0].x)
     with pytest.raises(InputError, match=r"numbered\(\[data\]\)"):

@@ -1,5 +1,6 @@
 """The readout MLP: replicas and living units."""
 
+import pytest
 import torch
 from helpers import DOUBLE
 
@@ -45,11 +46,19 @@ def test_formula():
     torch.testing.assert_close(net(x), expected)
 
 
-def test_pooled_readout_is_the_mean_through_a_second_mlp():
-    """Graph predictions are graph-MLP(mean of node-MLP), per replica, with or without ``batch``."""
-    net = Readout(2, out_channels=3, pool="mean", replicas=2).double()
-    h, batch = torch.randn(2, 5, 2, **DOUBLE), torch.tensor([0, 0, 0, 1, 1])
+@pytest.mark.parametrize("replicas", [None, 2])
+@pytest.mark.parametrize(
+    ("pool", "reduced"),
+    [("mean", torch.mean), ("add", torch.sum), ("sum", torch.sum), ("max", torch.amax)],
+)
+def test_pooled_readout_is_a_second_mlp(pool, reduced, replicas):
+    """Graph predictions are graph-MLP(pool of node-MLP), per replica, with or without ``batch``.
+    The pool of a graph without nodes is zero."""
+    net = Readout(2, out_channels=3, pool=pool, replicas=replicas).double()
+    lead = () if replicas is None else (replicas,)
+    h, batch = torch.randn(*lead, 5, 2, **DOUBLE), torch.tensor([0, 0, 0, 1, 1])
     y = net.node(h)
-    expected = net.graph(torch.stack([y[:, :3].mean(1), y[:, 3:].mean(1)], 1))
-    torch.testing.assert_close(net(h, batch), expected)
-    torch.testing.assert_close(net(h), net.graph(y.mean(1, keepdim=True)))
+    parts = [reduced(part, -2) for part in (y[..., :3, :], y[..., 3:, :])]
+    expected = net.graph(torch.stack([*parts, torch.zeros_like(parts[0])], -2))
+    torch.testing.assert_close(net(h, batch, 3), expected)
+    torch.testing.assert_close(net(h), net.graph(reduced(y, -2).unsqueeze(-2)))

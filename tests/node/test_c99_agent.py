@@ -13,7 +13,7 @@ from c_nodes import CC, CAgent, Library, compiled, filed
 from helpers import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_swarm import Swarm
+from memory_swarm import Swarm, sealed
 
 from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild_node.agent import Edge
@@ -122,7 +122,7 @@ class Packets:
 class Header(ctypes.Structure):
     _fields_ = [
         ("kind", ctypes.c_int), ("incarnation", ctypes.c_uint32), ("sequence", ctypes.c_uint32),
-        ("heard", ctypes.c_uint32), ("revision", ctypes.c_uint16), ("known", ctypes.c_uint16),
+        ("to", ctypes.c_uint32), ("revision", ctypes.c_uint16), ("known", ctypes.c_uint16),
         ("time", ctypes.c_double), ("calm", ctypes.c_float),
     ]  # fmt: skip
 
@@ -134,7 +134,7 @@ def packets(request):
 
 def test_bytes_are_those_of_the_format(packets):
     form, c = packets.format, packets.library.c
-    fields = {"sequence": 9, "heard": 2**32 - 1, "revision": 65535, "known": 4}
+    fields = {"sequence": 9, "to": 2**32 - 1, "revision": 65535, "known": 4}
     fields |= {"time": 1.5e9, "calm": 0.25}
     numbers = np.arange(1.0, 8.0)
     block = np.array([[5.0, 6.0], [6.0, 7.0]])
@@ -173,16 +173,20 @@ def test_packets_that_do_not_fit_are_refused(packets):
     assert read(good)
     assert read(hello)
     bad = [
-        b"", good[:10], good[:-1], good + b"\0", b"\2" + good[1:], good[:1] + b"\7" + good[2:],
-        good[:2] + b"\0" + good[3:], good[:3] + b"\3" + good[4:], good[:4] + b"\xff" + good[5:],
-        good[:24] + nan + good[32:], good[:32] + struct.pack("<f", np.nan) + good[36:],
+        b"", good[:10], good[:36], good[:-1], good + b"\0", b"\1" + good[1:],
+        good[:1] + b"\7" + good[2:], good[:2] + b"\0" + good[3:], good[:3] + b"\3" + good[4:],
+        good[:4] + b"\xff" + good[5:], good[:24] + nan + good[32:],
+        good[:32] + struct.pack("<f", np.nan) + good[36:],
         good[:32] + struct.pack("<f", -1.0) + good[36:],
         good[:end] + np.array([np.inf], form.number).tobytes(),
-        hello[:-8] + nan, hello[:36] + struct.pack("<d", 0.5) + hello[44:],
+        hello[:-8] + nan, hello[:40] + struct.pack("<d", 0.5) + hello[48:],
     ]  # fmt: skip
     if form.precision == "float32":
         bad.append(hello[:-8] + struct.pack("<d", 1e300))
     assert not any(map(read, bad))
+    assert not any(read(sealed(raw)) for raw in bad if len(raw) >= 40)
+    for place in range(8, len(good)):  # damage on the way
+        assert not read(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
 
 
 @settings(max_examples=500, deadline=None)

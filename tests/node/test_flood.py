@@ -11,7 +11,7 @@ import torch
 from helpers import DOUBLE, chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_swarm import Swarm
+from memory_swarm import Swarm, sealed
 from node.test_balls import TIGHT, states, swarm_of
 
 from hogwild import EnergyGNN
@@ -307,6 +307,7 @@ def test_damaged_packets_change_nothing(listener, data):
     else:
         place = data.draw(st.integers(HEADER.size, len(whole) - 1))
         raw = whole[:place] + bytes([data.draw(st.integers(0, 255))]) + whole[place + 1 :]
+    raw = raw if data.draw(st.booleans()) else sealed(raw)
     before, dropped = knowledge(agent), agent.counts["dropped"]
     agent._receive("2", raw, agent.now)
     if agent.counts["dropped"] > dropped:
@@ -372,7 +373,7 @@ class Wide(Swarm):
 def test_an_agent_without_room_says_so(monkeypatch):
     monkeypatch.setattr("hogwild_node.balls.LARGEST", 4)
     swarm = swarm_of("edge", chain(7), 7)
-    swarm.run(6.0)
+    swarm.run(20.0)
     agent = swarm.agents[0]
     assert agent.read().knows == 4
     assert agent.read().bound == math.inf

@@ -46,10 +46,11 @@ def part_of(inputs):
     return Part(star, x, x, degree, np.bincount(dst, minlength=n), degree[src], weight, attr, src)
 
 
-def posed(name, seed=0):
+def posed(name, seed=0, odd=0.0):
     torch.manual_seed(seed)
     model = MODELS[name]().double().eval()
     inputs = drawn(model, seed=seed)
+    inputs.x[2] += odd
     if name.startswith("eignn"):  # it reads no weights
         inputs = replace(inputs, edge_weight=None)
     config, tensors = described(model)
@@ -131,6 +132,23 @@ def test_energies_with_kinks_are_solved():
     assert found.good
     scale = np.abs(steep.quadratic(found.h, found.h[..., piece.src], piece.star).b).max()
     assert found.residual <= 1e-10 * scale
+
+
+@pytest.mark.parametrize("odd", [50.0, 100.0, 1e3, 1e4])
+def test_a_solve_with_an_odd_reading_arrives_or_says_that_it_has_not(odd):
+    """One reading is many standard deviations off, and solves begin at the answer without it."""
+    arrived = 0
+    for seed in range(6):
+        plain, (problem, local, edge_index) = posed("edge", seed)[0], posed("edge", seed, odd)
+        with torch.no_grad():
+            before = Newton().run(plain.kernel(), None).value
+            answer = Newton(max_iter=3000).run(problem.kernel(), before)
+        found = solve(piece_of(local, edge_index, np.ones(9, dtype=bool)), before.numpy())
+        if found.good and bool(answer.converged.all()):
+            size = float(answer.value.abs().max())
+            np.testing.assert_allclose(found.h, answer.value.numpy(), rtol=0, atol=1e-6 * size)
+        arrived += found.good
+    assert arrived == 6 if odd <= 1e3 else arrived >= 1
 
 
 @pytest.mark.parametrize("kind", [Quadratic, Affine])

@@ -8,7 +8,7 @@ import pytest
 from helpers import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_swarm import Swarm
+from memory_swarm import Swarm, sealed
 
 from hogwild import EnergyGNN
 from hogwild_node.agent import Agent
@@ -32,16 +32,16 @@ def drawn(form, seed=0):
 
 
 def test_sizes_are_those_that_are_promised():
-    assert HEADER.size == 36
-    assert GRADIENT.data_size == 64
-    assert MESSAGES.data_size == 120
+    assert HEADER.size == 40
+    assert GRADIENT.data_size == 68
+    assert MESSAGES.data_size == 124
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_round_trip(name):
     form = FORMATS[name]
     said, letter = drawn(form)
-    header = form.header(7, DATA, sequence=9, heard=3, revision=5, known=4, time=1.5, calm=0.25)
+    header = form.header(7, DATA, sequence=9, to=3, revision=5, known=4, time=1.5, calm=0.25)
     raw = form.data(header, said, letter)
     assert len(raw) == form.data_size
     assert form.read(raw) == header
@@ -60,16 +60,19 @@ def test_round_trip(name):
     ("change", "why"),
     [
         (lambda raw: raw[:10], "short"),
-        (lambda raw: b"\2" + raw[1:], "version"),
+        (lambda raw: b"\1" + raw[1:], "version"),
         (lambda raw: raw[:1] + b"\7" + raw[2:], "kind"),
         (lambda raw: raw[:2] + b"\0" + raw[3:], "rule"),
         (lambda raw: raw[:3] + b"\3" + raw[4:], "kind"),
         (lambda raw: raw[:4] + b"\xff" + raw[5:], "model"),
         (lambda raw: raw + b"\0", "size"),
         (lambda raw: raw[:-4], "size"),
-        (lambda raw: raw[:24] + struct.pack("<d", math.nan) + raw[32:], "numbers"),
-        (lambda raw: raw[:32] + struct.pack("<f", math.nan) + raw[36:], "numbers"),
-        (lambda raw: raw[:32] + struct.pack("<f", -1.0) + raw[36:], "numbers"),
+        (lambda raw: raw[:8] + b"\xff" + raw[9:], "damaged"),
+        (lambda raw: raw[:36] + b"\xff" + raw[37:], "damaged"),
+        (lambda raw: raw[:-1] + b"\xff", "damaged"),
+        (lambda raw: sealed(raw[:24] + struct.pack("<d", math.nan) + raw[32:]), "numbers"),
+        (lambda raw: sealed(raw[:32] + struct.pack("<f", math.nan) + raw[36:]), "numbers"),
+        (lambda raw: sealed(raw[:32] + struct.pack("<f", -1.0) + raw[36:]), "numbers"),
     ],
 )
 def test_what_is_not_of_this_format_is_refused(change, why):
@@ -93,8 +96,10 @@ def test_numbers_that_are_not_finite_are_refused(value):
 
 BYTES = st.one_of(
     st.binary(max_size=200),
-    st.binary(min_size=64, max_size=64),
-    st.binary(min_size=36, max_size=130).map(lambda b: b"\1\1\4\2" + bytes.fromhex("67452301") + b),
+    st.binary(min_size=68, max_size=68),
+    st.binary(min_size=32, max_size=130).map(
+        lambda b: sealed(b"\2\1\4\2" + bytes.fromhex("67452301") + b)
+    ),
     st.sampled_from(RULES).map(lambda r: r.encode()),
 )
 
@@ -108,7 +113,7 @@ def listener():
 
 
 WHAT = ("version", "kind", "rule", "width", "model", "size", "number", "time", "calm",
-        "incarnation", "sequence")  # fmt: skip
+        "incarnation", "sequence", "content", "bits")  # fmt: skip
 ENDLESS = [math.nan, math.inf, -math.inf]
 
 
@@ -134,16 +139,21 @@ def spoil(agent, what, hello, numbers, bad, by):
         head["revision"] = (link.revision - 1 - by % 2**14) % 2**16
     if what in ("time", "calm"):
         head[what] = bad
+    hello = hello or what == "content"  # another one with the revision that is known
     said, letter, features = (numbers[:n].copy() for n in (form.said, form.letter, form.features))
     if what == "number":
         said[by % form.said] = features[by % form.features] = bad
     header = form.header(incarnation, HELLO if hello else DATA, **head)
     raw = form.hello(header, 2.0, features) if hello else form.data(header, said, letter)
+    if what == "bits":  # damage on the way
+        bits = int.from_bytes(raw, "little") ^ 1 << by % (8 * len(raw)) ^ 1 << by % 97
+        return bits.to_bytes(len(raw), "little") if by % (8 * len(raw)) != by % 97 else raw[:-1]
     if what == "size":
-        return raw[: -(by % 40) - 1] if by % 2 else raw + bytes(by % 40 + 1)
+        return sealed(raw[: -(by % 30) - 1] if by % 2 else raw + bytes(by % 40 + 1))
     if what in WHAT[:5]:
         place = WHAT.index(what)
-        return raw[:place] + bytes([(raw[place] + 2 + by % 252) % 256]) + raw[place + 1 :]
+        raw = raw[:place] + bytes([(raw[place] + 3 + by % 251) % 256]) + raw[place + 1 :]
+        return sealed(raw)
     return raw
 
 
@@ -156,6 +166,7 @@ def check_malformed(agent, given, sender):
     raw = given if isinstance(given, bytes) else spoil(agent, *given)
     before = (link.incarnation, link.revision, link.sequence, link.said.copy(), link.letter.copy())
     features, dropped = link.features.copy(), agent.counts["dropped"]
+    claims = link.degree, link.mutual, link.known, link.last, link.heard
     agent._receive(sender, raw, agent.now)
     assert agent.counts["dropped"] == dropped + 1
     after = (link.incarnation, link.revision, link.sequence)
@@ -163,6 +174,7 @@ def check_malformed(agent, given, sender):
     np.testing.assert_array_equal(link.said, before[3])
     np.testing.assert_array_equal(link.letter, before[4])
     np.testing.assert_array_equal(link.features, features)
+    assert claims == (link.degree, link.mutual, link.known, link.last, link.heard)
 
 
 @settings(max_examples=2000, deadline=None)

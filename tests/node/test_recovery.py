@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import chain
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_swarm import Swarm
 from node.test_balls import MODELS, edges_of, states, swarm_of
@@ -18,7 +18,7 @@ from hogwild.testing.problems import random_graph
 from hogwild_node import held
 from hogwild_node.agent import Edge, State
 from hogwild_node.flood import ENTRY, HEAD, LAST, PARTS, REPEAT
-from hogwild_node.packets import DATA, WORD
+from hogwild_node.packets import DATA, HALF, WORD
 from hogwild_node.profiles import EMBEDDING, PROFILE, Profile
 
 LEASE = 1.0
@@ -48,6 +48,9 @@ def comes_to_rest(swarm, seconds=60.0):
         gap = np.stack([swarm.agents[i].read().h for i in alive]) - exact
         wrong = np.abs(gap).max(1) > 1e-6 * scale
         done = [swarm.agents[i].read().state is State.SETTLED for i in alive]
+        for agent in swarm.agents.values():  # who takes no part is named
+            reading, parted = agent.read(), agent.links.keys() - set(agent.members)
+            assert reading.state is not State.SETTLED or parted <= set(reading.silent)
         if swarm.network.now > begun + LEASE + 1.5:
             assert not (wrong & done).any()
         if all(done) and not wrong.any():
@@ -59,6 +62,10 @@ EVENTS = ("kill", "start", "start", "freeze", "thaw", "cut", "heal", "features",
 
 
 @settings(max_examples=25, deadline=None)
+@example(
+    n=3, seed=0, radius=None, name="denoising", loss=0.0, copies=0.0, late=0.1,
+    events=[("kill", 0, 0.1), ("freeze", 14, 1.5)],
+)  # fmt: skip
 @given(
     n=st.integers(2, 6), seed=st.integers(0, 999), radius=st.sampled_from([None, None, 1]),
     name=st.sampled_from(["denoising", "edge", "ignn"]), loss=st.sampled_from([0.0, 0.3, 0.5]),
@@ -155,7 +162,9 @@ def test_forged_words_do_not_stay(data):
         number = st.integers(1, WORD - 1)
         header = agent.format.header(
             link.incarnation, DATA, sequence=data.draw(number), revision=link.revision,
-            known=agent.revision, time=data.draw(st.sampled_from([0.0, agent.now, 1e11, -1e11])),
+            to=data.draw(st.sampled_from([0, agent.incarnation, 7])),
+            known=data.draw(st.sampled_from([0, agent.revision, HALF - 1])),
+            time=data.draw(st.sampled_from([0.0, agent.now, 1e11, -1e11])),
             calm=data.draw(st.sampled_from([0.0, 5.0, 1e30])),
         )  # fmt: skip
         words = data.draw(st.lists(forged(n), max_size=8))

@@ -10,7 +10,7 @@ from helpers import chain
 from memory_swarm import Swarm
 from torch import Tensor
 
-from hogwild import GCN
+from hogwild import GCN, IGNN
 from hogwild.executors.swarm import free_ports
 from hogwild.problems.base import Objective
 from hogwild.rules import choose
@@ -144,6 +144,26 @@ def test_memory(instead):
 def test_udp(instead):
     execute = on_sockets(lambda name, listen: UDPTransport(listen), 0.003)
     check_executor(each_replica(execute, instead), repeats=False)
+
+
+def test_features_that_change_at_every_turn_over_udp():
+    """Links come about in lock-step, and stay."""
+    model = Swarm(IGNN(3, out_channels=2, act="tanh"), chain(2), 2).model
+    where = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    with UDPTransport(where[0]) as one, UDPTransport(where[1]) as other:
+        agents = [
+            Agent(model, str(i), [0.0, 0.0, 0.0], link, lease=60.0,
+                  neighbours={str(1 - i): Edge(where[1 - i])})
+            for i, link in enumerate((one, other))
+        ]  # fmt: skip
+        linked = 0
+        for turn in range(1000):
+            for i, agent in enumerate(agents):
+                agent.set_features([turn, i, 1.0])
+                agent.turn()
+            linked = linked + 1 if all(agent.members for agent in agents) else 0
+        assert linked > 500
+        np.testing.assert_array_equal(agents[1].links["0"].features[0], 999.0)
 
 
 def test_a_neighbour_that_speaks_from_another_address():

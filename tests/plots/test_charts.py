@@ -66,8 +66,11 @@ def test_convergence_over_updates():
 def test_output_histogram(tmp_path):
     data = example(chain(4), 4)
     results = [
-        hogwild.robustness(model.double(), data, runs=30)
-        for model in (GCN(1, out_channels=2), EnergyGNN(1, out_channels=2, beta=1.0))
+        hogwild.robustness(model.double(), data, runs=30, rule=rule)
+        for model, rule in (
+            (GCN(1, out_channels=2), "overwriting"),
+            (EnergyGNN(1, out_channels=2, beta=1.0), "messages"),
+        )
     ]
     figure = plots.output_histogram(results, 1, 1, titles=["a", "b"], path=tmp_path / "h.png")
     assert looks_like_a_picture(tmp_path / "h.png")
@@ -94,7 +97,8 @@ def test_output_histogram(tmp_path):
 def test_robustness_plot(tmp_path, target, replicas):
     data = example(chain(4), 4)
     y = torch.randn(4, 1, **DOUBLE) if target else None
-    result = hogwild.robustness(GCN(1, out_channels=1, replicas=replicas).double(), data, target=y)
+    model = GCN(1, out_channels=1, replicas=replicas).double()
+    result = hogwild.robustness(model, data, target=y, rule="overwriting")
     figure = result.plot(tmp_path / "r.png")
     assert looks_like_a_picture(tmp_path / "r.png")
     assert len(figure.axes) == 1 + target + 2  # and the error by deadline against two costs
@@ -132,6 +136,7 @@ def test_sweep_plot(tmp_path):
         delays=(0, 2),
         losses=(0.0, 0.2),
         runs=2,
+        rule="overwriting",
     )
     for value in (None, "spread", "distance", "converged"):
         figure = found.plot(value=value)
@@ -166,7 +171,7 @@ def test_axes_of_errors_and_shares_end_where_the_values_do():
     model = GCN(1, out_channels=1).double()
     with torch.no_grad():
         right = model(data.x, data.edge_index)
-    errors = hogwild.robustness(model, data, target=right)  # rmse: 0 in step
+    errors = hogwild.robustness(model, data, target=right, rule="overwriting")  # rmse: 0 in step
     low, high = errors.plot().axes[0].get_ylim()
     assert low == 0.0
     assert high > float(errors.asynchronous.max())

@@ -65,6 +65,7 @@ def test_arrows_are_what_was_read(graph, depth, stagger, delay, seed, impairment
         stagger=stagger,
         delay=delay,
         seed=seed,
+        rule="overwriting",
         impairments=impairments,
         record=True,
     )
@@ -99,7 +100,7 @@ def test_values_follow_from_the_arrows(edge_index, n, seed):
     for i in range(n):
         for layer in range(4):
             assert value(i, layer) == pytest.approx(float(values[i, layer]), abs=1e-12)
-    final = simulate(unit_gnn(), data, seed=seed).h[0, :, 0]
+    final = simulate(unit_gnn(), data, seed=seed, rule="overwriting").h[0, :, 0]
     assert torch.allclose(values[:, -1], final, rtol=0, atol=1e-12)
 
 
@@ -138,7 +139,7 @@ def test_computation_graph_refuses(tmp_path):
     crashes = Crashes(1.0, period=4, downtime=2, rejoin="cold", until=8)
     with pytest.raises(ConfigError, match="crashes cold"):
         plots.computation_graph(GCN(1, out_channels=1).double(), data, impairments=crashes)
-    run = simulate(GCN(1, out_channels=1).double(), data, record=True)
+    run = simulate(GCN(1, out_channels=1).double(), data, rule="overwriting", record=True)
     with pytest.raises(TraceError, match="another graph"):
         ComputationGraph.of(run.trace, Graph.of(chain(4), 4), 5)
     with pytest.raises(TraceError, match="made 5 to 5 updates in this trace; expected 3"):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import assert_second_derivatives
 from torch_geometric.data import Batch, Data
 
 from hogwild import EnergyGNN, Inputs
@@ -94,6 +95,21 @@ def test_values_and_derivatives(name, loops, large):
     close(whole.row_bounds(), blocks.row_bounds())
     close(whole.convexity(), blocks.convexity())
     assert torch.equal(whole.start(), blocks.start())
+
+
+def test_second_derivatives(large):
+    """The backward pass of a block, which computes it again, is differentiated itself."""
+    model, data = (
+        build(Newton(linear="cg", atol=1e-11), edge_dim=2, heads=2),
+        graph(nodes=12, count=40),
+    )
+    assert isinstance(model.problem(data), StreamedEnergy)
+
+    def solve(x, attr, *_):
+        return model.embed(Inputs(x, data.edge_index, attr)).value
+
+    leaves = [t.requires_grad_() for t in (data.x, data.edge_attr)]
+    assert_second_derivatives(solve, leaves)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

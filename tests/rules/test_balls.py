@@ -105,7 +105,7 @@ def test_a_ball_with_its_rim_at_the_answer_gives_the_answer():
     rule, answer = BallsRule(problem, 1), problem.answer()
     rule.begin(problem.start(), graph.everyone.current(problem.start()))
     tables = rule.tables
-    tables.known[:] = tables.used
+    tables.edition[:] = tables.used.long()
     tables.version[:] = tables.used.long()
     tables.value[:] = answer[..., rule.around.node.clamp_min(0)]
     found = rule._solve(torch.arange(12), problem.start())
@@ -125,7 +125,7 @@ def test_smaller_balls_contract_by_the_proved_factor():
         rule = BallsRule(problem, radius)
         rule.begin(problem.start(), graph.everyone.current(problem.start()))
         tables = rule.tables
-        tables.known[:] = tables.used
+        tables.edition[:] = tables.used.long()
         tables.version[:] = tables.used.long()
         wrong = torch.randn(rule.around.node.shape, generator=rng, **DOUBLE).clamp(-1, 1)
         tables.value[:] = answer[..., rule.around.node.clamp_min(0)] + wrong
@@ -217,6 +217,33 @@ def test_a_change_of_the_graph_begins_the_flood_anew():
     seen = hogwild.track(model, scenario, rule="balls", runs=2)
     for tick in (59, 119):
         assert float(seen.error[tick].max()) < 1e-5
+
+
+@pytest.mark.parametrize("radius", [None, 2])
+@pytest.mark.parametrize("faulty", [False, True])
+def test_a_change_of_features_floods_nothing_else(radius, faulty):
+    """Nodes solve with the old features until they hear of the new ones, and tell only these."""
+    torch.manual_seed(0)
+    model = hogwild.EnergyGNN(3, out_channels=1, beta=1.0).double()
+    pairs = torch.stack([torch.arange(9), torch.arange(1, 10)])
+    first = Data(x=torch.randn(10, 3, **DOUBLE), edge_index=torch.cat([pairs, pairs.flip(0)], 1))
+    later, again = first.clone(), first.clone()
+    later.x = first.x + torch.eye(10, 3, **DOUBLE)  # three nodes
+    again.x = later.x - torch.eye(10, 3, **DOUBLE).flip(0)  # and three at the other end
+    crashes = Crashes(0.5, 40, 10, rejoin="cold", until=250)
+    faults = (BernoulliLoss(0.3), crashes) if faulty else ()
+    seen = hogwild.track(
+        model, hogwild.Scenario([first, later, again], times=[0, 150, 155], length=400),
+        rule="balls", radius=radius, impairments=faults, keep_embeddings=True,
+    )  # fmt: skip
+    assert float(seen.error[-1].max()) < 1e-5
+    if not faulty:
+        assert float(seen.error[149].max()) < 1e-5
+        moved = seen.embeddings[150:155, 0, -1] - seen.embeddings[149, 0, -1]
+        assert float(moved.abs().max()) < 1e-5  # the far end has not heard yet
+        news = seen.bytes - 4 * (3 + (radius is not None)) * seen.packets  # without heads
+        if radius is None:
+            assert news[-1] - news[149] < 0.7 * news[149]
 
 
 def test_what_a_packet_costs():

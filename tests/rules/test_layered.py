@@ -126,10 +126,18 @@ def test_what_is_proved(rule):
         "resending": "acknowledged", "caching": "crossed L hops",
     }[rule]  # fmt: skip
     assert word in found.reason
-    assert (
-        certify(model_of("gcn"), graphs()).reason
-        == certify(model_of("gcn"), graphs(), rule="overwriting").reason
-    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_auto_is_caching_for_every_model_with_layers(name):
+    """One name means one rule, whoever made the model: the answer is the synchronous one."""
+    model, data = model_of(name), graphs(edges="gat" in name or name == "wrapped")
+    run = simulate(model, data, runs=2, impairments=BernoulliLoss(0.3))
+    assert run.rule == "caching"
+    assert bool(run.converged.all())
+    found = certify(model, data)
+    assert found.reason == certify(model, data, rule="caching").reason
+    assert found.guaranteed
 
 
 # -- the price -------------------------------------------------------------------------------------
@@ -202,5 +210,5 @@ def test_loops_and_doubled_edges():
 
 def test_rules_of_other_models_are_refused():
     for rule in ("gradient", "messages", "fixed-point"):
-        with pytest.raises(ConfigError, match=f"rule='{rule}' does not fit.*overwriting.*caching"):
+        with pytest.raises(ConfigError, match=f"rule='{rule}' does not fit.*auto, caching"):
             simulate(GCN(3, out_channels=2).double(), graphs(), rule=rule)

@@ -1,5 +1,7 @@
 """Stacks: levels run together, and a node uses nothing it has not heard."""
 
+import copy
+
 import pytest
 import torch
 from helpers import DOUBLE, chain
@@ -8,6 +10,9 @@ from torch_geometric.data import Data
 
 from hogwild import EIGNN, GNN, IGNN, EnergyGNN, Inputs, Readout, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes
+from hogwild.executors.settings import Settings
+from hogwild.executors.simulated import Simulation
+from hogwild.kernels.native import library
 from hogwild.models import Stack
 from hogwild.models.gsd import GSDConv
 from hogwild.models.maximum import MaxConv
@@ -106,6 +111,45 @@ def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():
     model, graphs = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((6,))
     run = simulate(model, graphs, rule="gradient", step=1e3, ticks=300)
     assert not bool(run.converged.any())
+
+
+@pytest.mark.skipif(library() is None, reason="the kernels are not compiled")
+@pytest.mark.parametrize("rule", ["gradient", "messages"])
+@pytest.mark.parametrize(
+    "options", [{}, {"heads": 2}, {"replicas": 2}, {"message": "node"}], ids=str
+)
+def test_levels_are_updated_in_compiled_code(rule, options, monkeypatch):
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=3, **options).double()
+    crashes = Crashes(0.5, period=10, downtime=4, until=20, rejoin="cold")
+    how = {"rule": rule, "runs": 2, "impairments": crashes, "ticks": 30, "tol": None}
+    run = simulate(model, data((1, 5)), **how)
+    assert run.path.startswith("compiled")
+    monkeypatch.setattr("hogwild.rules.stack.kernel_of", lambda *_: "switched off")
+    plain = simulate(model, data((1, 5)), **how)
+    assert plain.path == "torch: switched off"
+    torch.testing.assert_close(run.h, plain.h, rtol=0, atol=1e-7)
+
+
+def test_a_copy_of_a_simulation_goes_on_alone():
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double()
+    with torch.no_grad():
+        problem = model.problem(Inputs(*arguments(data())))
+        rule = rule_for(problem, "messages")
+        one = Simulation(
+            rule, Settings(stagger=3, delay=1).schedule(problem.graph), problem.start()
+        )
+        for _ in range(5):
+            one.step()
+        other = copy.deepcopy(one)
+        assert other.path == one.path
+        for _ in range(5):
+            one.step()
+        assert not torch.equal(other.h, one.h)
+        for _ in range(5):
+            other.step()
+    assert torch.equal(other.h, one.h)
 
 
 # -- what a node may know --------------------------------------------------------------------------

@@ -2,20 +2,36 @@
 
 import copy
 import warnings
+from contextlib import nullcontext
 
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, batch_of, chain, columns, cycle, edges
+from helpers import (
+    DOUBLE,
+    ODD,
+    ODD_NODES,
+    assert_second_derivatives,
+    batch_of,
+    chain,
+    columns,
+    cycle,
+    edges,
+)
+from kernel_cases import on_torch
 from torch.func import functional_call
 
-from hogwild import EnergyConv, Inputs
-from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning
+from hogwild import GSDGNN, IGNN, EnergyConv, EnergyGNN, Inputs
+from hogwild.errors import ConfigError, ConvergenceError, ConvergenceWarning, UnsupportedError
+from hogwild.models import EIGNNConv, GSDConv, IGNNConv, ScarselliConv
 from hogwild.solvers import (
     LBFGS,
     Adjoint,
+    Anderson,
     GradientDescent,
     LinearSolver,
     Newton,
+    Picard,
+    SemismoothNewton,
     Solver,
     differentiable,
 )
@@ -224,12 +240,161 @@ def test_second_backward_says_why():
     assert torch.equal(one[0], torch.autograd.grad(h.sum(), x)[0])
 
 
-def test_double_backward_is_refused():
-    """The gradient is once differentiable; asking for more is an error, not a wrong number."""
+# -- second derivatives ---------------------------------------------------------------------------
+
+OPTIONS = KINDS | {
+    "node, mean, squareplus": {"message": "node", "aggr": "mean", "act": "squareplus"},
+    "mean of heads": {"heads": 2, "concat": False, "gate": "relu"},
+    "replicas": {"replicas": 2, "heads": 2},
+    "float32": {"dtype": torch.float32},
+}
+SOLVERS = {
+    "cg": Newton(atol=1e-12, linear="cg"),
+    "lbfgs": LBFGS(atol=1e-12),
+    "gradient": GradientDescent(atol=1e-12),
+}
+
+
+def as_function(conv, x, attr, weight):
+    """The embeddings as a function of features, weights and parameters; all of these."""
+    names, parameters = zip(*conv.named_parameters(), strict=True)
+
+    def solve(x, weight, *rest):
+        attr_, rest = (None, rest) if attr is None else (rest[0], rest[1:])
+        own = dict(zip(names, rest, strict=True))
+        return functional_call(conv, own, (x, SMALL, attr_), {"edge_weight": weight})
+
+    return solve, [x, weight, *([] if attr is None else [attr]), *parameters]
+
+
+@pytest.mark.parametrize("way", [nullcontext, on_torch], ids=["compiled", "torch"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_second_derivatives_of_energies(name, way):
+    """In features, edge features, edge weights and all parameters; parameters may be float32."""
+    options = dict(OPTIONS[name])
+    dtype = options.pop("dtype", torch.float64)
+    edge_dim = None if options.get("message") == "node" else 1
+    conv, *given = pose(edge_dim=edge_dim, **options)
+    conv = conv.to(dtype).double()
+    with way():
+        assert_second_derivatives(*as_function(conv, *given))
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_second_derivatives_of_any_solver(name):
+    assert_second_derivatives(*as_function(*pose(solver=SOLVERS[name])))
+
+
+MAPS = {
+    "ignn": lambda: IGNNConv(2, widths=(3,), act="tanh", solver=SemismoothNewton(atol=1e-12)),
+    "picard": lambda: IGNNConv(2, widths=(3,), act="tanh", solver=Picard(atol=1e-12)),
+    "anderson": lambda: IGNNConv(2, widths=(3,), act="tanh", solver=Anderson(atol=1e-12)),
+    "scarselli": lambda: ScarselliConv(2, widths=(3,), solver=Anderson(atol=1e-12)),
+    "eignn": lambda: EIGNNConv(2, method="iterate", solver=Picard(atol=1e-12)),
+    "gsd": lambda: GSDConv(2, widths=(3,)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_second_derivatives_of_other_models(name):
+    torch.manual_seed(0)
+    conv, (_, x, _, weight) = MAPS[name]().double(), pose()
+    assert_second_derivatives(*as_function(conv, x, None, weight))
+
+
+@pytest.mark.parametrize("way", [nullcontext, on_torch], ids=["compiled", "torch"])
+def test_gradgradcheck(way):
+    conv, x, attr, weight = pose(edge_dim=1)
+
+    def solve(x, attr, weight):
+        return conv(x, SMALL, attr, edge_weight=weight)
+
+    with way():
+        assert torch.autograd.gradgradcheck(solve, (x, attr, weight), eps=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", [EnergyGNN, IGNN, GSDGNN])
+def test_hessian(model):
+    """Of a loss that is linear in the embeddings: its gradient alone does not depend on them."""
+    torch.manual_seed(0)
+    net = model(2, out_channels=1).double()
+    x, weight = torch.randn(3, 2, **DOUBLE), 0.5 + torch.rand(4, **DOUBLE)
+
+    def loss(weight):
+        return net.embed(Inputs(x, SMALL, edge_weight=weight)).value.sum()
+
+    found = torch.autograd.functional.hessian(loss, weight)
+    unit = 1e-5 * torch.eye(4, **DOUBLE)
+    up, down = (
+        torch.stack([torch.autograd.functional.jacobian(loss, weight + s * u) for u in unit])
+        for s in (1.0, -1.0)
+    )
+    torch.testing.assert_close(found, (up - down) / 2e-5, rtol=1e-4, atol=1e-6)
+    assert float(found.abs().max()) > 1e-3
+
+
+def test_third_derivatives():
     conv, x, *_ = pose()
-    (g,) = torch.autograd.grad(conv(x, SMALL).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        g.sum().backward()
+
+    def gradient(x):
+        return torch.autograd.grad(conv(x, SMALL).sum(), x, create_graph=True)[0]
+
+    assert_second_derivatives(gradient, [x])
+
+
+@pytest.mark.parametrize("solver", [TIGHT, LBFGS(atol=1e-12)], ids=["compiled", "torch"])
+def test_gradient_penalty_of_a_module_around_the_layer(solver):
+    """An encoder computes features, and edge weights from these features: the layer's inputs depend
+    on each other. The same matrix reads the embeddings out."""
+    conv, x, *_ = pose(solver=solver, heads=2)
+    names, parameters = zip(*conv.named_parameters(), strict=True)
+
+    def penalty(matrix, *parameters):
+        own = dict(zip(names, parameters, strict=True))
+        x_ = x.detach().requires_grad_()
+        code = torch.tanh(x_ @ matrix)
+        weight = code[SMALL[0], 0].sigmoid()
+        h = functional_call(conv, own, (code, SMALL), {"edge_weight": weight})
+        (slope,) = torch.autograd.grad((h @ matrix).square().sum(), x_, create_graph=True)
+        return slope.square().sum()
+
+    given = [torch.randn(2, 2, **DOUBLE).requires_grad_(), *parameters]
+    assert torch.autograd.gradcheck(penalty, given, eps=1e-6, atol=1e-5, rtol=1e-4, fast_mode=True)
+
+
+class Bent(Affine):
+    """An affine map with a factor that is no field."""
+
+    factor = torch.ones((), **DOUBLE, requires_grad=True)
+
+    def update(self, h, inbox, at):
+        return self.factor * super().update(h, inbox, at)
+
+
+def test_what_a_problem_hides_is_an_error():
+    """First derivatives reach a tensor that is no field; a second one would lack a term."""
+    problem = Bent.random(random_graph([4]))
+    problem.b.requires_grad_()
+    h = differentiable(problem, problem.answer().detach())
+    assert all(g.any() for g in torch.autograd.grad(h.sum(), [problem.b, problem.factor]))
+    h = differentiable(problem, problem.answer().detach())
+    with pytest.raises(UnsupportedError, match=r"shape \[\].*none of its fields"):
+        torch.autograd.grad(h.sum(), problem.b, create_graph=True)
+
+
+def test_many_gradients_at_once_are_refused():
+    conv, x, *_ = pose()
+    with pytest.raises(UnsupportedError, match="vectorize=False"):
+        torch.autograd.functional.jacobian(lambda x: conv(x, SMALL), x, vectorize=True)
+    h = conv(x, SMALL)
+    with pytest.raises(UnsupportedError, match="vectorize=False"):
+        torch.func.vmap(lambda v: torch.autograd.grad(h, x, v)[0])(torch.ones(2, *h.shape))
+
+
+def test_failures_of_second_derivatives_raise(impatient):
+    conv, x, *_ = pose(5, 10, solver=Newton(linear="cg"))
+    with pytest.raises(ConvergenceError, match="adjoint solve"):
+        torch.autograd.grad(conv(x, cycle(5)).sum(), x, create_graph=True)
 
 
 def test_nothing_is_attached_where_nothing_is_needed():

@@ -118,22 +118,37 @@ def test_defaults_for_ones_own_graphs():
     assert (named.batch_size, named.dtype, named.validate_every) == (None, "float64", 10)
 
 
-def test_summary_compares_with_one_answer_for_all():
-    graphs = classes(30)
-    for i, g in enumerate(graphs):
-        g.y = torch.tensor([0 if i % 5 else 1])  # 6 of 30
-    result = train(graphs, model="gcn", epochs=2)
-    split = OwnTask(graphs).splits()[0]
-    share = sum(int(graphs[i].y) == 0 for i in split.test.tolist()) / len(split.test)
-    assert f"(the same answer for all: {share:.4g})" in result.summary()
+def test_summary_compares_with_the_best_single_answer():
+    """No constant is better on the test rows, also where the training rows know of none: here
+    their classes are equally frequent, as those of citation graphs are."""
+    y = torch.tensor([0] * 10 + [1] * 20 + [2] * 30)
+    data = Data(x=torch.randn(60, 2), edge_index=chain(60), y=y)
+    data.train_mask = torch.zeros(60).index_fill_(0, torch.tensor([0, 10, 30]), 1).bool()
+    result = train(data, model="gcn", epochs=1)
+    said = f"the best single answer for all test nodes: {29 / 57:.4g})"
+    for value, words in [(0.3, f"(no better than {said}"), (29 / 57, f"(no better than {said}"),
+                         (0.6, f"({said}")]:  # fmt: skip
+        result.metrics["test"] = torch.tensor([value], dtype=torch.float64)
+        assert words in result.summary()
     assert "parameters of epoch" in result.summary()
-    numbers = [Data(x=g.x, edge_index=g.edge_index, y=g.x.sum().view(1)) for g in graphs]
-    own = OwnTask(numbers)
+
+
+@pytest.mark.parametrize(
+    ("loss", "constant"),
+    [
+        (None, lambda y: float((y - y.mean()).square().mean())),
+        (F.l1_loss, lambda y: float((y - y.median()).abs().mean())),
+        (F.huber_loss, lambda y: None),  # a function whose best constant nobody knows
+    ],
+)
+def test_the_best_constant(loss, constant):
+    numbers = [Data(x=torch.ones(n, 2), edge_index=chain(n), y=torch.randn(1)) for n in [3] * 40]
+    own = OwnTask(numbers, loss)
     split = own.splits()[0]
-    mean = torch.stack([numbers[i].y for i in split.train.tolist()]).mean()
-    errors = [float((numbers[i].y - mean).square()) for i in split.test.tolist()]
-    assert own.baseline(split) == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+    best = constant(torch.cat([numbers[i].y for i in split.test.tolist()]))
+    assert own.baseline(split) == (pytest.approx(best, rel=1e-5) if best else None)
     assert OwnTask(numbers, metric=F.l1_loss).baseline(split) is None
+    assert OwnTask(numbers[:9], loss).baseline(parts(9, None, 0)[0]) is None  # one graph
 
 
 def test_classes_in_equal_shares():

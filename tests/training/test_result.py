@@ -22,4 +22,13 @@ def test_the_curves_are_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr("hogwild.training.result.curves", curves)
     result = train(Sums(), model="gcn", epochs=3, replicas=2, log_every=1, folder=tmp_path)
     assert looks_like_a_picture(tmp_path / "curves.png")
+    for count in (1, 2, 3):
+        fig = curves(result.history[:count], "accuracy")
+        assert [ax.get_ylabel() for ax in fig.axes] == ["training loss", "validation accuracy"]
+        for ax in fig.axes:
+            low, high = ax.get_xlim()
+            shown = [x for x in ax.get_xticks() if low <= x <= high]
+            assert shown
+            assert all(x == round(x) for x in shown)
+            assert all(len(line.get_xdata()) > 1 or line.get_marker() == "." for line in ax.lines)
     assert result.tested(1) == result.task.splits(None, 0)[1].test.tolist()

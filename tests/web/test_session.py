@@ -98,8 +98,8 @@ def test_models_rules_tasks_and_features_can_be_chosen(viewer):
 def test_what_cannot_be_done_is_said_in_words(viewer):
     viewer.send(do="side", side=0, model="gcn", rule="gradient")
     viewer.until(lambda v: v.scene["sides"][0]["model"] == "gcn", "no other model")
-    assert viewer.scene["sides"][0]["rule"] == "overwriting"  # the rule that fits
-    assert "it runs with overwriting" in viewer.notices[-1]
+    assert viewer.scene["sides"][0]["rule"] == "caching"  # the rule that fits
+    assert "it runs with caching" in viewer.notices[-1]
     viewer.send(do="node", node=99, alive=False)
     viewer.until(lambda v: "there is no node 99; the last one is 19" in v.notices, "no word")
     viewer.send(do="world", task="given", nodes=20, seed=0)

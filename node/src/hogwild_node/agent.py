@@ -6,14 +6,15 @@ others). At each turn (:meth:`Agent.turn`) it reads what has arrived, makes one 
 and sends its packets to each neighbour. What it computes, and what its data packets hold, is its
 *work*: :mod:`~hogwild_node.registers`, or :mod:`~hogwild_node.balls`.
 
-*Hello.* An edge needs the features and the degrees of both ends. Every agent says hello until its
-neighbour acknowledges the hello's revision, and a neighbour takes part once it has done so: links
-that work one way only take no part. A restarted agent has another incarnation, a random number;
-neighbours accept any *different* one, because a robot's clock may start in 1970.
+*Hello.* An edge needs the features and the degrees of both ends. A neighbour takes part as soon as
+both have heard each other's hellos, so that links that work one way only take no part
+(:mod:`hogwild_node.packets` has the protocol). A restarted agent has another incarnation, a random
+number; neighbours accept any *different* one, because a robot's clock may start in 1970.
 
-*Silence.* A neighbour that sent no data for longer than the lease is dropped: from then on the
-agent computes the answer of the graph without it. With ``on_silence="hold"`` its last words stay,
-and the agent's state says so.
+*Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
+not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
+and names it in :attr:`~hogwild_node.reading.Reading.silent`. With ``on_silence="hold"`` the last
+words of a silent neighbour stay, and the agent's state says so.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
 far as word has come:
@@ -27,6 +28,10 @@ seen on that link, so that calm is rather underestimated. The packet to j leaves
 j: old word that returned to its origin would lose the transit times of the way there and back, and
 calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
 *settled* when it has been calm for longer than word takes to cross the graph (``settle_after``).
+
+*Threads.* :meth:`Agent.read` and :meth:`Agent.set_features` never wait, and
+:meth:`Agent.set_neighbours` waits for the end of a turn. All three may be called from any thread
+while another one takes turns.
 """
 
 from __future__ import annotations
@@ -34,9 +39,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -46,14 +53,17 @@ from hogwild_node.errors import SetupError
 from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, BadPacket, Header
+from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Header, behind
 from hogwild_node.reading import Reading, State
 from hogwild_node.registers import Registers
 from hogwild_node.transport import Transport
 from hogwild_node.work import Work
 
 HELLO_PERIOD = 0.2
-"""Seconds between two hellos to a neighbour that has not acknowledged."""
+"""Seconds between two hellos with the same content to a neighbour that has not acknowledged."""
+REFRESH = 5.0
+"""Seconds after which all neighbours are told the same content anew, so that a wrong one does not
+stay."""
 LOOK = 0.1
 """Most seconds until an agent that waits for its next turn notices that it shall stop."""
 
@@ -66,6 +76,16 @@ def _name(given: object) -> str:
             f"underscores and dashes"
         )
     return str(given)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What an agent knew at the end of a turn, with the features and links of that turn."""
+
+    now: float
+    features: Array
+    links: Mapping[str, Link]
+    reading: Reading
 
 
 class Agent:
@@ -123,14 +143,14 @@ class Agent:
         self.rule_name = model.choose(rule)
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
         self.nodes = nodes
-        self.incarnation = int.from_bytes(os.urandom(4), "little")
-        self.revision = 1 + int.from_bytes(os.urandom(2), "little") % (HALF - 1)  # 0: unknown
+        self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (WORD - 1)
+        self.revision, self._told, self._renewed = 0, (0.0, b""), -math.inf
         self.links: dict[str, Link] = {}
         self.members: list[str] = []
         self.counts: Counter[str] = Counter()
         self.begun = self.unsettled = clock()
         self.turns = 0
-        self.calm, self.now = 0.0, self.begun
+        self.calm, self.now, self.looked = 0.0, self.begun, self.begun
         self.calm_to: dict[str, float] = {}
         self.features = self.checked(features)
         begin = None if h is None else self._start(h)
@@ -154,7 +174,10 @@ class Agent:
                 tolerance=self.tolerance, h=begin,
             )  # fmt: skip
         self.format = self.work.format
+        self._turning = threading.RLock()
+        self._seen: _Seen | None = None
         self.set_neighbours(neighbours or {})
+        self._see(self.begun, self.features)
 
     @property
     def h(self) -> Array:
@@ -179,10 +202,10 @@ class Agent:
         self.work.check(features, {name: link.edge for name, link in self.links.items()})
         if not np.array_equal(features, self.features):
             self.features = features
-            self._changed()
 
     def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
-        """The agent has these neighbours from now on; what it knows of the others it forgets."""
+        """The agent has these neighbours from now on; what it knows of the others it forgets. If
+        they are the neighbours that it has, nothing changes."""
         places = [edge.address for edge in neighbours.values() if edge.address is not None]
         twice = [place for place in places if places.count(place) > 1]
         if twice:
@@ -199,15 +222,20 @@ class Agent:
                 raise SetupError(f"the edge to {name}: {error}") from error
             assert width is None or attr is not None
         self.work.check(self.features, neighbours)
-        self.transport.connect({name: edge.address for name, edge in neighbours.items()})
-        kept = {name: self.links[name] for name in neighbours if name in self.links}
-        for name, link in kept.items():
-            link.edge = neighbours[name]
-        fresh = {name: Link(edge) for name, edge in neighbours.items() if name not in kept}
-        for name in self.links.keys() - kept.keys():
-            self.work.forget(name)
-        self.links = kept | fresh
-        self._changed()
+        with self._turning:
+            links = self.links
+            given = {name: edge.content for name, edge in neighbours.items()}
+            same = given == {name: link.edge.content for name, link in links.items()}
+            if same and self._seen is not None:  # else the transport is not connected yet
+                return
+            self.transport.connect({name: edge.address for name, edge in neighbours.items()})
+            for name in links.keys() - neighbours.keys():
+                self.work.forget(name)
+            now = self.clock()
+            self.links = {
+                name: replace(links[name], edge=edge) if name in links else Link(edge, now)
+                for name, edge in neighbours.items()
+            }
 
     def checked(self, features: Array) -> Array:
         """The features as numbers; raises :class:`SetupError` if the model cannot read them."""
@@ -226,55 +254,54 @@ class Agent:
             )
         return found.reshape(1, -1, 1).copy()
 
-    def _changed(self) -> None:
-        """Neighbours must hear another hello."""
-        self.revision = self.revision % (HALF - 1) + 1
-        self.unsettled, self.calm, self.calm_to = self.clock(), 0.0, {}
-
     # -- one turn ----------------------------------------------------------------------------------
 
     def turn(self) -> bool:
         """Read what has arrived, make one update, and send; whether an update was made."""
-        self.now = now = self.clock()
-        self.turns += 1
-        for received in self.transport.receive():
-            arrived = now if received.at is None else received.at
-            self._receive(received.sender, received.raw, arrived)
-        self._meet(now)
-        ready = self._ready(now)
-        if ready and self.work.forwards:
-            self._send(now)
-        if ready:
-            self._update(now)
-        self._greet(now)
-        if ready and (self.work.speaks or not self.work.forwards):
-            self._send(now)
-        return ready
+        with self._turning:
+            self.now = self.looked = now = self.clock()
+            features = self.features  # another thread may set others meanwhile
+            self.turns += 1
+            for received in self.transport.receive():
+                arrived = now if received.at is None else received.at
+                self._receive(received.sender, received.raw, arrived)
+            self._meet(now, features)
+            ready = self._ready(now)
+            if ready and self.work.forwards:
+                self._send(now)
+            if ready:
+                self._update(now)
+            self._greet(now, features, ready)
+            if ready and (self.work.speaks or not self.work.forwards):
+                self._send(now)
+            self._see(self.now, features)
+            return ready
 
     def _ready(self, now: float) -> bool:
         """Whether all neighbours take part, or have had their time: an update without a neighbour
         is of another graph."""
-        complete = all(self._takes_part(link, now) for link in self.links.values())
+        complete = all(self._takes_part(link) for link in self.links.values())
         return complete or now - self.begun > self.lease
 
-    def _meet(self, now: float) -> None:
+    def _meet(self, now: float, features: Array) -> None:
         """Who takes part, and what that changes."""
-        members = [name for name, link in self.links.items() if self._takes_part(link, now)]
-        stayed = members == self.members
+        members = [name for name, link in self.links.items() if self._takes_part(link)]
         for name in set(self.members) - set(members):
             link = self.links.get(name)
             if link is not None:
                 link.leave()
-        if not stayed:
-            self.members = members
-            self._changed()
-        if self.work.meet(self.features, {m: self.links[m] for m in members}, now):
-            self.unsettled = now
+        self.members = members
+        if self.work.meet(features, {m: self.links[m] for m in members}, now):
+            self.unsettled, self.calm_to = now, {}
 
-    def _takes_part(self, link: Link, now: float) -> bool:
-        if link.features is None or not link.mutual:
-            return False
-        return self.on_silence == "hold" or now - link.heard <= self.lease
+    def _hears(self, link: Link) -> bool:
+        """Whether the neighbour is known, and had been heard within a lease when this agent last
+        looked: while the agent makes a long update, it does not."""
+        known = link.incarnation is not None
+        return known and (self.on_silence == "hold" or self.looked - link.last <= self.lease)
+
+    def _takes_part(self, link: Link) -> bool:
+        return link.mutual and self._hears(link)
 
     def _update(self, now: float) -> None:
         self.work.update(now, self._breathe)
@@ -301,7 +328,7 @@ class Agent:
         found = {}
         for name, link in self.links.items():
             if name not in self.members:
-                found[name] = math.inf if now - self.begun > self.lease else 0.0
+                found[name] = math.inf if now - link.since > self.lease else 0.0
             elif link.sequence is None or now - link.heard > self.lease:
                 found[name] = 0.0
             else:
@@ -312,20 +339,29 @@ class Agent:
 
     def _header(self, kind: int, name: str, now: float) -> Header:
         link = self.links[name]
+        hears = self._hears(link)
         return self.format.header(
-            self.incarnation, kind, sequence=self.turns, heard=link.sequence or 0,
-            revision=self.revision, known=link.revision if link.incarnation is not None else 0,
-            time=now, calm=self.calm_to.get(name, 0.0),
+            self.incarnation, kind, sequence=self.turns, to=link.incarnation if hears else 0,
+            revision=self.revision, known=link.revision if hears else 0, time=now,
+            calm=self.calm_to.get(name, 0.0),
         )  # fmt: skip
 
-    def _greet(self, now: float) -> None:
+    def _greet(self, now: float, features: Array, ready: bool) -> None:
+        """Say hello to those who do not know the agent's features and degree."""
         degree = 1.0 + sum(self.links[name].edge.weight for name in self.members)
+        content = degree, features.tobytes()
+        for link in self.links.values():
+            if link.mutual and behind(self.revision, link.known, HALF):
+                self.revision, self._renewed = link.known, -math.inf
+        if content != self._told or now - self._renewed >= REFRESH:
+            self.revision = self.revision % (HALF - 1) + 1
+            self._told, self._renewed = content, now
         for name, link in self.links.items():
-            if link.known == self.revision and link.mutual:
-                continue
-            if now - link.greeted >= HELLO_PERIOD:
-                link.greeted = now
-                raw = self.format.hello(self._header(HELLO, name, now), degree, self.features)
+            known = ready and name in self.members and link.known == self.revision
+            again = not known and now - link.greeted >= HELLO_PERIOD
+            if link.told != self.revision or again:
+                link.greeted, link.told = now, self.revision
+                raw = self.format.hello(self._header(HELLO, name, now), degree, features)
                 self._post(name, raw, hello=True)
 
     def _send(self, now: float) -> None:
@@ -340,12 +376,12 @@ class Agent:
 
     def _receive(self, sender: str, raw: bytes, arrived: float) -> None:
         """Take a packet in, or drop and count it."""
-        link, to = self.links.get(sender), (self.incarnation, self.revision)
+        link, me = self.links.get(sender), self.incarnation
         try:
             if link is None:
                 raise BadPacket("stranger")
             take = partial(self._take, sender)
-            link.hear(raw, self.format, arrived, lease=self.lease, to=to, take=take)
+            link.hear(raw, self.format, arrived, lease=self.lease, me=me, take=take)
             self.counts["received"] += 1
         except BadPacket as bad:
             self.counts["dropped"] += 1
@@ -357,27 +393,46 @@ class Agent:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """What the agent knows now."""
-        now = self.clock()
-        late = now - self.begun > self.lease
+        """What the agent knew at the end of its last turn. It never raises, and never waits."""
+        seen, features, links = self._seen, self.features, self.links
+        assert seen is not None  # since the agent was made
+        found = seen.reading
+        if seen.features is not features or seen.links is not links:  # nothing is known of these
+            state = State.RUNNING if found.state is State.SETTLED else found.state
+            silent = tuple(name for name in found.silent if name in links)
+            found = replace(found, bound=math.inf, calm=0.0, state=state, silent=silent)
+        waited = max(self.clock() - seen.now, 0.0) if self.members else 0.0
+        return replace(
+            found, h=found.h.copy(), prediction=found.prediction.copy(),
+            staleness=found.staleness + waited,
+        )  # fmt: skip
+
+    def _see(self, now: float, features: Array) -> None:
+        """Note what the agent knows now, for readers in other threads."""
         silent = tuple(
-            n for n, link in self.links.items() if late and now - link.heard > self.lease
+            name
+            for name, link in self.links.items()
+            if now - link.since > self.lease
+            and (name not in self.members or now - link.last > self.lease)
         )
         settled = self.calm >= self.settle_after
         state = State.SETTLED if settled else State.RUNNING
-        held = any(self.links[name].features is not None for name in silent)
-        if self.on_silence == "hold" and held:
+        if any(name in self.members for name in silent):  # their last words are held
             state = State.HOLDING
         elif not self.updates:
             state = State.STARTING
-        bound = self.work.bound(settled, self.nodes, self.tolerance)
         near = [self.links[name] for name in self.members]
         ages = [link.age(now) if link.sequence is not None else math.inf for link in near]
         h = self.h[0, :, 0].copy()
-        return Reading(
-            h, self.model.predict(h), self.residual, bound, self.calm, state, self.updates,
+        before = None if self._seen is None else self._seen.reading
+        resting = before is not None and np.array_equal(h, before.h)
+        prediction = before.prediction if before and resting else self.model.predict(h)
+        reading = Reading(
+            h, prediction, self.residual,
+            self.work.bound(settled, self.nodes, self.tolerance), self.calm, state, self.updates,
             max(ages, default=0.0), silent, self.work.knows, self.work.whole,
         )  # fmt: skip
+        self._seen = _Seen(now, features, self.links, reading)
 
     # -- running -----------------------------------------------------------------------------------
 

@@ -202,11 +202,20 @@ class Balls(Work):
     def trouble(self) -> str | None:
         # Words beyond the room may not even come: neighbours have no room for them either.
         if not self.flood.crowded and (self.full or len(self.flood.words) < self.flood.room):
-            return None
+            return self._unsolved
         return (
             f"there are more nodes than the {self.flood.room} of which it keeps word, and it "
             f"solves for some of them only; expected the same --radius at all agents, small enough "
             f"that no ball has more"
+        )
+
+    @property
+    def _unsolved(self) -> str | None:
+        if self.solved is None or self.solved.good:
+            return None
+        return (
+            "its solve did not arrive, so it keeps its last answer; expected features of all nodes "
+            "about as large as in training"
         )
 
     # -- an update ---------------------------------------------------------------------------------
@@ -238,11 +247,9 @@ class Balls(Work):
         with np.errstate(all="ignore"):  # anybody may have told any numbers
             piece, start = self._piece(names)
             found = solve(piece, start, breathe)
-            if not found.arrived and self._warm:
+            if not found.good and self._warm:
                 cold = np.where(piece.free, self.model.start(piece.local), start)
-                other = solve(piece, cold, breathe)
-                if not found.good or (other.good and other.residual < found.residual):
-                    found = other
+                found = solve(piece, cold, breathe)
         self.solved, self._warm = found, {}
         if found.good:
             self.h = found.h[..., :1].copy()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hogwild_node.local import LocalEnergy
-from hogwild_node.ops import Array
+from hogwild_node.ops import Array, namespace
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Round, RoundTape
 from hogwild_node.star import Star
@@ -42,6 +42,10 @@ class Energy(LocalEnergy):
         self, h: Array, inbox: Array, at: Star, far: tuple[Array, Array]
     ) -> LocalQuadratic:
         return self._model(self.pass_at(h, inbox, at).as_far_as(self.pass_at(*far, at)), h)
+
+    def secant(self, h: Array, inbox: Array, at: Star, reach: float) -> LocalQuadratic:
+        reaches = namespace(h).filled((h.shape[0], 1, at.size), reach, h)
+        return self._model(self.pass_at(h, inbox, at).reaching(reaches), h)
 
     def variation(
         self, h: Array, inbox: Array, at: Star, reach: tuple[Array, Array]

@@ -12,6 +12,13 @@ from then on every step ends where the energy still falls, at least a tenth of t
 point. Each of those takes at least a tenth of what an exact line search would, so the method
 converges from every start.
 
+An odd reading makes an energy nearly piecewise linear: the Hessian does not show the next kink, and
+steps become short. After ``PATIENCE`` iterations curvatures therefore bound the energy's growth as
+far as a *reach* in the units of the pre-activations (:meth:`LocalEnergy.secant`). A full step
+divides the reach by four, and a shorter step multiplies it by sixteen. Solvers do the same
+(:mod:`hogwild.solvers.newton`). A short step alone does not say that a solve has arrived: it has if
+also the gradient is rounding, or has fallen since a short step before.
+
 *Maps.* Newton's method between plain steps :math:`h \leftarrow F(h)`. If it does not lower the
 residual, only plain steps are taken, which converge for every contraction.
 """
@@ -29,12 +36,21 @@ from hogwild_node.ops import Array
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 
-MOST = 300
+MOST = 1000
 """Iterations after which a solve is given up."""
-PATIENCE = 30
-"""Iterations in which a step may end at a rise, of a tenth of the first slope."""
+PATIENCE = 20
+"""Iterations of an energy with the true curvature, and in which a step may end at a rise of
+``RISE`` times the first slope."""
+RISE = 0.1
+REACH = (1e-3, 1e9)
+"""The smallest and the largest reach."""
+TRIALS = 40
+"""Trials of a step's length. From a quarter of them on each is a tenth of the last one."""
 ARRIVED = 1e-8
-"""A Newton step of this size, relative to the embeddings, is the last one: it leaves its square."""
+"""A Newton step of this size, relative to the embeddings, may be the last one: it leaves its
+square."""
+ROUNDING = 10.0
+"""A gradient of so many times its rounding error is rounding where a Newton step is short."""
 BLOCK = 4
 """Plain steps of a map at the beginning of an iteration."""
 FUTILE = 5
@@ -43,8 +59,6 @@ FIXED = 1e-12
 """The residual of a map, relative to the embeddings, at which it is solved; ``SOLVED`` where no
 iteration comes closer."""
 SOLVED = 1e-9
-NEGLIGIBLE = 1e10
-"""Times the rounding error of a residual that a solve leaves at most: some 1e-6 of its terms."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +97,7 @@ class Solved:
 
     Attributes:
         h: The embeddings, [1, k, n].
-        good: Whether they are of use: of an energy, finite, because any descent is welcome; of a
-            map, a fixed point.
+        good: Whether the solve has arrived. If it has not, the embeddings are of no use.
         residual: The largest entry of the gradient, or of F(h) − h, at the free nodes.
         norm: The Euclidean norm of the same.
         noise: The rounding error in such an entry.
@@ -96,12 +109,6 @@ class Solved:
     norm: float
     noise: float
 
-    @property
-    def arrived(self) -> bool:
-        """Whether the residual is small beside its terms. From absurd embeddings it may not be:
-        numbers overflow, and nothing moves any more."""
-        return self.good and self.residual <= NEGLIGIBLE * self.noise
-
 
 def solve(piece: Piece, h: Array, each: Callable[[], None] = lambda: None) -> Solved:
     """Solve from ``h`` [1, k, n], which also says where the held nodes are; ``each`` is called
@@ -112,12 +119,11 @@ def solve(piece: Piece, h: Array, each: Callable[[], None] = lambda: None) -> So
         return _fix(piece, piece.local, 1.0 * h, each)
 
 
-def _told(piece: Piece, h: Array, value: Array, good: bool, scale: float) -> Solved:
+def _told(piece: Piece, h: Array, value: Array, arrived: bool, noise: float) -> Solved:
     """The answer ``h``, where ``value`` [1, k, n] should be zero at the free nodes."""
     some = value[..., piece.free]
-    residual = float(np.abs(some).max(initial=0.0))
-    norm, noise = float(np.sqrt((some**2).sum())), float(np.finfo(h.dtype).eps) * scale
-    good = good and bool(np.isfinite(h).all()) and np.isfinite(residual)
+    residual, norm = float(np.abs(some).max(initial=0.0)), float(np.sqrt((some**2).sum()))
+    good = arrived and bool(np.isfinite(h).all()) and np.isfinite(residual)
     return Solved(h, good, residual, norm, noise)
 
 
@@ -179,41 +185,65 @@ def _direction(piece: Piece, matrix: Array, right: Array) -> Array:
 
 
 def _minimise(piece: Piece, energy: LocalEnergy, h: Array, each: Callable[[], None]) -> Solved:
-    star, src = piece.star, piece.src
-    scale = 0.0
+    star, src, eps = piece.star, piece.src, float(np.finfo(h.dtype).eps)
+    noise, reach, before, arrived = 0.0, 1.0, 0.0, False
     for iteration in range(MOST):
         each()
-        q = energy.quadratic(h, h[..., src], star)
-        gradient = _gradient(piece, q.own, q.toward)
-        scale = float(np.abs(q.b).sum(2).max(initial=0.0) * np.abs(h).max(initial=0.0))
-        d = _direction(piece, _hessian(piece, q), -gradient)
-        slope = float((gradient * d).sum())
-        if not slope < 0.0:  # no step: the gradient is zero, or not finite
+        late, at = iteration >= PATIENCE, (h, h[..., src], star)
+        q = energy.secant(*at, reach) if late else energy.quadratic(*at)
+        gradient, matrix = _gradient(piece, q.own, q.toward), _hessian(piece, q)
+        noise, left = eps * _scale(piece, q, h), float(np.abs(gradient).max(initial=0.0))
+        d = _direction(piece, matrix, -gradient)
+        small = np.abs(d).max() <= ARRIVED * np.abs(h).max()
+        if not left or (small and left <= max(ROUNDING * noise, 0.1 * before)):
+            h, arrived = (h + d if small else h), True
             break
-        if np.abs(d).max() <= ARRIVED * np.abs(h).max():
-            h = h + d
-            break
-        t = _length(piece, energy, h, d, slope, 0.1 if iteration < PATIENCE else 0.0)
-        h = h + t * d
+        before = left if small else 0.0
+        t = _length(piece, energy, h, d, gradient, late)
+        if not t:  # rounding broke the factorisation
+            d = _downhill(piece, matrix, gradient)
+            t = _length(piece, energy, h, d, gradient, late)
         if not t:
+            arrived = left <= ROUNDING * noise
             break
+        h = h + t * d
+        if late:
+            reach = float(np.clip(reach * (0.25 if t == 1.0 else 16.0), *REACH))
     last = energy.local(h, h[..., src], star)
-    return _told(piece, h, _gradient(piece, *last), True, scale)
+    return _told(piece, h, _gradient(piece, *last), arrived, noise)
+
+
+def _scale(piece: Piece, q: LocalQuadratic, h: Array) -> float:
+    """The size of the terms that cancel in an entry of the gradient."""
+    terms = np.abs(q.own) + _scatter(np.abs(q.toward), piece.src, piece.star.size)
+    bent = np.abs(q.b).sum(2).max(initial=0.0) * np.abs(h).max(initial=0.0)
+    return float(terms.max(initial=0.0) + bent)
+
+
+def _downhill(piece: Piece, matrix: Array, gradient: Array) -> Array:
+    """The negative gradient, each entry divided by the curvature along it."""
+    d, curvature = np.zeros_like(gradient), matrix.diagonal().reshape(-1, gradient.shape[1]).T
+    d[0][:, piece.free] = -gradient[0][:, piece.free] / curvature
+    return d
 
 
 def _length(
-    piece: Piece, energy: LocalEnergy, h: Array, d: Array, slope: float, rise: float
+    piece: Piece, energy: LocalEnergy, h: Array, d: Array, gradient: Array, late: bool
 ) -> float:
-    """How far to go along ``d``: where the slope is at most ``rise`` times the first one."""
-    t = 1.0
-    for _ in range(60):
+    """How far to go along ``d``; 0 where it does not lead down."""
+    slope, t = float((gradient * d).sum()), 1.0
+    if not slope < 0.0:
+        return 0.0
+    rise = 0.0 if late else RISE * abs(slope)
+    for trial in range(TRIALS):
         there = h + t * d
-        gradient = _gradient(piece, *energy.local(there, there[..., piece.src], piece.star))
-        turned = float((gradient * d).sum())
-        if turned <= rise * abs(slope):  # false for NaN
+        local = energy.local(there, there[..., piece.src], piece.star)
+        turned = float((_gradient(piece, *local) * d).sum())
+        if turned <= rise:  # false for NaN
             return t
         secant = slope / (slope - turned)
-        t *= min(max(secant, 0.1), 0.7) if np.isfinite(secant) else 0.1
+        # Where slopes before and behind a near kink are alike, secants shorten a step too slowly.
+        t *= min(max(secant, 0.1), 0.7) if trial < TRIALS // 4 and np.isfinite(secant) else 0.1
     return 0.0
 
 
@@ -251,7 +281,7 @@ def _fix(piece: Piece, rows: LocalMap, h: Array, each: Callable[[], None]) -> So
     gap = step(kept) - kept
     size = float(np.abs(kept).max(initial=0.0))
     good = bool(np.abs(gap).max(initial=0.0) <= SOLVED * size)
-    return _told(piece, kept, gap, good, size)
+    return _told(piece, kept, gap, good, float(np.finfo(h.dtype).eps) * size)
 
 
 def _tangent(piece: Piece, own: Array, edge: Array) -> Array:

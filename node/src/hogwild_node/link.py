@@ -10,7 +10,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HEADER, HELLO, WORD, BadPacket, Format, Header
+from hogwild_node.packets import (
+    HALF,
+    HEADER,
+    HELLO,
+    WORD,
+    BadPacket,
+    Format,
+    Header,
+    behind,
+)
 
 WINDOW = 30.0
 """Seconds over which the least transit time of a link is sought, so that drifting clocks are
@@ -31,12 +40,19 @@ class Edge:
     edge_attr: Array | None = None
     weight: float = 1.0
 
+    @property
+    def content(self) -> tuple[object, ...]:
+        """The attributes, as something that can be compared."""
+        attr = None if self.edge_attr is None else np.asarray(self.edge_attr, float).tobytes()
+        return self.address, float(self.weight), attr
+
 
 @dataclass
 class Link:
-    """What an agent knows of one neighbour."""
+    """What an agent knows of one neighbour (:mod:`hogwild_node.packets` has the protocol)."""
 
     edge: Edge
+    since: float = -math.inf  # when the owner of the agent named this neighbour
     incarnation: int | None = None
     retired: deque[int] = field(default_factory=lambda: deque(maxlen=16))
     revision: int = 0
@@ -46,19 +62,19 @@ class Link:
     said: Array | None = None
     letter: Array | None = None
     last: float = -math.inf  # when the agent last heard anything
-    heard: float = -math.inf  # when it last heard data, or a hello that let the neighbour join
-    mutual: bool = False  # whether the neighbour is known to hear this agent
+    heard: float = -math.inf  # when it last heard data
+    mutual: bool = False  # whether the neighbour says that it hears this agent
     sent: float = 0.0  # when the newest data packet was made, by the sender's clock
     calm: float = 0.0
-    known: int = -1  # revision of this agent's hello that the neighbour knows
+    known: int = 0  # if mutual: the revision of this agent's hello that it knows
     greeted: float = -math.inf  # when this agent last said hello
+    told: int = 0  # the revision that it then told
     transits: deque[tuple[float, float]] = field(default_factory=deque)  # (window, least transit)
 
     def version(self) -> tuple[object, ...]:
         """What the node's problem depends on."""
-        attr = self.edge.edge_attr
-        told = None if attr is None else tuple(np.asarray(attr, float).tolist())
-        return self.incarnation, self.revision, self.edge.weight, told
+        told = None if self.features is None else self.features.tobytes()
+        return self.incarnation, self.degree, told, *self.edge.content[1:]
 
     def transit(self, now: float, seen: float | None = None) -> float:
         """The least (arrival − sending) of late, in which the clocks' difference cancels."""
@@ -83,7 +99,7 @@ class Link:
         arrived: float,
         *,
         lease: float,
-        to: tuple[int, int],
+        me: int,
         take: Callable[[int, bytes], None],
     ) -> None:
         """Take a packet of the neighbour in.
@@ -92,8 +108,8 @@ class Link:
             raw: The packet.
             form: The format that it must have.
             arrived: When it arrived.
-            lease: Seconds for which a former incarnation of a living neighbour counts as gone.
-            to: Incarnation of this agent, and the revision of its hello.
+            lease: Seconds after the last packet for which older ones are refused.
+            me: Incarnation of this agent.
             take: Called as ``take(incarnation, body)`` with a packet that does not replace older
                 ones; raises :class:`BadPacket` if it changes nothing.
 
@@ -101,44 +117,55 @@ class Link:
             BadPacket: The packet changes nothing.
         """
         header = form.read(raw)
-        gone = header.incarnation in self.retired and arrived - self.last <= lease
-        if gone or header.incarnation == to[0]:
+        living = arrived - self.last <= lease
+        former = header.incarnation != self.incarnation and header.incarnation in self.retired
+        if header.incarnation in (0, me) or (living and former):
             raise BadPacket("incarnation")
         if header.kind == HELLO:
-            self._hear_hello(header, *form.read_hello(raw))
-        elif not self._hear_data(header, raw, form, take):
+            self._hear_hello(header, *form.read_hello(raw), living)
+        elif not self._hear_data(header, raw, form, take, arrived - self.heard <= lease):
             return
-        self.last, self.known = arrived, header.known
-        joins = header.known == to[1] and not self.mutual
-        self.mutual = self.mutual or joins
-        if joins or header.kind == DATA:
+        else:
             self.heard = arrived
+        self.last = arrived
+        if self.sequence is None or not behind(header.sequence, self.sequence, WORD):
+            self.mutual, self.known = header.to == me, header.known
         self.transit(arrived, arrived - header.time)
 
     def leave(self) -> None:
-        """The neighbour no longer takes part; to join it must show that it hears this agent."""
-        self.mutual, self.said, self.letter = False, None, None
-        self.sequence = None  # a forged number must not shut the neighbour out for good
+        """The neighbour no longer takes part."""
+        self.mutual, self.said, self.letter, self.sequence = False, None, None, None
 
-    def _hear_hello(self, header: Header, degree: float, features: Array) -> None:
+    def _hear_hello(self, header: Header, degree: float, features: Array, living: bool) -> None:
         if header.incarnation != self.incarnation:
             if self.incarnation is not None:
                 self.retired.append(self.incarnation)
             self.leave()
-            self.sequence, self.incarnation = None, header.incarnation
+            self.incarnation = header.incarnation
             self.transits.clear()
-        elif (header.revision - self.revision) % HALF >= HALF // 2:
+        elif living and behind(header.revision, self.revision, HALF):
             raise BadPacket("old")
+        elif living and header.revision == self.revision and self.features is not None:
+            if degree != self.degree or not np.array_equal(features, self.features):
+                raise BadPacket("revision")
+            return
         self.revision, self.degree, self.features = header.revision, degree, features
 
     def _hear_data(
-        self, header: Header, raw: bytes, form: Format, take: Callable[[int, bytes], None]
+        self,
+        header: Header,
+        raw: bytes,
+        form: Format,
+        take: Callable[[int, bytes], None],
+        living: bool,
     ) -> bool:
         """Take a data packet in; whether it is the newest."""
         if header.incarnation != self.incarnation:
             raise BadPacket("before its hello")
-        ahead = 1 if self.sequence is None else (header.sequence - self.sequence) % WORD
-        newest = 0 < ahead < WORD // 2
+        known = self.sequence if living else None
+        newest = known is None or (
+            header.sequence != known and not behind(header.sequence, known, WORD)
+        )
         if form.floods:
             take(header.incarnation, raw[HEADER.size :])
         elif not newest:

@@ -53,6 +53,14 @@ class LocalEnergy(OnGraph, ABC):
         """
         return self.quadratic(h, inbox, at, majorise=1.0)
 
+    def secant(self, h: Array, inbox: Array, at: Star, reach: float) -> LocalQuadratic:
+        """Quadratic models whose curvatures bound the growth of the energies as far as ``reach`` in
+        the units of the pre-activations.
+
+        The default is the true curvature, which is exact for quadratic energies.
+        """
+        return self.quadratic(h, inbox, at)
+
     @abstractmethod
     def row_bounds(self, at: Star) -> tuple[Array, Array]:
         r"""Contributions of the local energies to bounds on the absolute row sums of the whole

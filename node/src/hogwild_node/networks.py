@@ -13,6 +13,7 @@ from hogwild_node.activations import Activation
 from hogwild_node.ops import Array, namespace
 from hogwild_node.picnn import Context, Layer
 from hogwild_node.star import Star
+from hogwild_node.tree import FIXED, over
 
 FEATURE_SLOPE = 0.1
 """Negative slope of the leaky ReLU on the feature path of a PICNN: no unit of it can die."""
@@ -59,9 +60,9 @@ class PICNNParameters:
     feature_bias: Sequence[Array]
     wy: Sequence[Array]
     wz: Sequence[Array]
-    monotone: tuple[bool, ...]
-    act: Activation
-    gate: str = "softplus"
+    monotone: tuple[bool, ...] = over(FIXED)
+    act: Activation = over(FIXED)
+    gate: str = over(FIXED, "softplus")
 
     def context(self, slots: Sequence[Slot]) -> Context:
         """The network with its features filled in: what no iteration of a solve changes."""

@@ -1,7 +1,8 @@
-r"""Packets: what travels between two agents, binary and, but for balls, of fixed size.
+r"""Packets: what travels between two agents, binary and, but for balls, of fixed size. This is the
+specification of the protocol; :mod:`hogwild_node.link` and the agent in C follow it.
 
 A *hello* says who an agent is: its features and its degree. A *data* packet holds an embedding and
-a letter. Both begin with the same 36 bytes, little endian:
+a letter. Both begin with the same 40 bytes, little endian:
 
 ======  ========  ==============================================================================
 bytes   type      field
@@ -11,26 +12,57 @@ bytes   type      field
 1       u8        rule, and bytes of a number (4 or 8)
 1       u8        width k of an embedding (255: 255 or more)
 4       u32       the model: the first half of its name
-4       u32       incarnation of the sender: a random number, drawn when the agent starts
+4       u32       incarnation of the sender: a random number from 1 on, drawn when the agent starts
 4       u32       sequence: the sender's count of turns
-4       u32       acknowledgement: the newest sequence that the sender heard from the receiver
-2       u16       revision of the sender's hello
-2       u16       acknowledgement: the newest revision of the receiver's hello that the sender knows
+4       u32       acknowledgement: the incarnation of the receiver, if the sender knows its hello
+                  and has heard from it within the lease; else 0
+2       u16       revision of the sender's hello, from 1 on
+2       u16       acknowledgement: the revision of the receiver's hello that the sender knows
 8       f64       time of the sender's update, in seconds, by the sender's clock
 4       f32       calm: for how many seconds nobody in reach of the sender was unsettled
+4       u32       CRC-32 of the 36 bytes before and of everything that follows
 ======  ========  ==============================================================================
 
 A hello goes on with the degree and the features as float64. A data packet goes on with the numbers
 of the rule: the embedding (or the values of all layers), then the letter. Curvature blocks are
 symmetric, and only their upper triangles travel. With k = 2 and float32 a packet of gradient steps
-has 64 bytes and a packet of messages 120. With the rule ``"balls"`` a data packet goes on with
+has 68 bytes and a packet of messages 124. With the rule ``"balls"`` a data packet goes on with
 words (:mod:`hogwild_node.flood`).
+
+**Who takes part.** A neighbour takes part if the agent has heard from it within the lease, and the
+neighbour's newest packet acknowledges the agent's incarnation: both then hear each other. The two
+sides need not agree. If one of them drops the other, its packets no longer acknowledge, and the
+other drops it too. The revision does not matter for this: features may change faster than packets
+travel. (Where silent neighbours are held, the lease does not count, on either side.)
+
+**Who sends what.** At every turn an agent sends data to each neighbour that takes part, and a hello
+to each neighbour
+
+- that has not been sent this revision: news of features travels at the turn at which they change;
+- that does not take part, or acknowledges another revision: every ``HELLO_PERIOD`` seconds. An
+  agent that makes no updates yet treats all neighbours so.
+
+So no pair of states is silent, and the next hello that arrives makes progress. A hello is a packet
+of its own, because features may be many numbers and seldom change: data packets stay small.
+
+**What counts.** Among packets of one incarnation newer ones replace older ones: data by their
+sequence, hellos by their revision. An incarnation that another one has replaced is refused.
+A hello of the known revision with other content is refused. All this is so for one lease only,
+counted from the last packet (of data: from the last data) that was taken in. After a lease
+without such a packet anything is news, so that no forged number shuts a neighbour out for good.
+
+**What is wrong does not stay.** The revision counts on where the content changes, and every
+``REFRESH`` seconds, so that a wrong hello is replaced. Where a neighbour acknowledges a revision
+that this agent has yet to reach, the agent's hellos would be old to it: the agent counts on from
+there. Damage does not pass the checksum. The checksum is no proof of who sent a packet, and there
+is no signature: agents with certificates speak over mutual TLS only, which proves it.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+import zlib
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -39,10 +71,11 @@ import numpy as np
 
 from hogwild_node.ops import Array
 
-VERSION = 1
+VERSION = 2
 HELLO, DATA = 0, 1
 RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting", "balls")
-HEADER = struct.Struct("<BBBBIIIIHHdf")
+FIELDS, CHECK = struct.Struct("<BBBBIIIIHHdf"), struct.Struct("<I")
+HEADER = struct.Struct(FIELDS.format + CHECK.format[1:])
 WORD, HALF = 1 << 32, 1 << 16
 LATEST = 1e12
 """Times from this on, in seconds, are no times: 30,000 years."""
@@ -50,6 +83,16 @@ LATEST = 1e12
 
 class BadPacket(ValueError):
     """A packet that an agent drops; the text says why."""
+
+
+def checksum(head: bytes, body: bytes) -> int:
+    """CRC-32 of a packet: of its fields, and of what follows the checksum."""
+    return zlib.crc32(body, zlib.crc32(head))
+
+
+def behind(number: int, known: int, size: int) -> bool:
+    """Whether a number that counts on and wraps around at ``size`` is before the known one."""
+    return (number - known) % size >= size // 2
 
 
 @cache
@@ -60,13 +103,13 @@ def _triangle(size: int) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Header:
-    """The first 36 bytes."""
+    """The first 40 bytes, but for the checksum."""
 
     kind: int
     model: int
     incarnation: int
     sequence: int = 0
-    heard: int = 0  # the newest sequence that the sender heard from the receiver
+    to: int = 0  # the receiver's incarnation, if the sender hears it
     revision: int = 0
     known: int = 0  # the newest revision of the receiver's hello that the sender knows
     time: float = 0.0
@@ -120,13 +163,14 @@ class Format:
         """Bytes of a data packet; where packets hold words, the least."""
         return HEADER.size + self.number.itemsize * (self.said + self.letter - self.saved)
 
-    def _head(self, header: Header) -> bytes:
+    def _write(self, header: Header, body: bytes) -> bytes:
         code = 16 * RULES.index(self.rule) + self.number.itemsize
-        return HEADER.pack(
+        head = FIELDS.pack(
             VERSION, header.kind, code, min(self.width, 255), int(self.model[:8], 16),
-            header.incarnation, header.sequence % WORD, header.heard % WORD,
+            header.incarnation, header.sequence % WORD, header.to,
             header.revision % HALF, header.known % HALF, header.time, min(header.calm, 3e38),
         )  # fmt: skip
+        return head + CHECK.pack(checksum(head, body)) + body
 
     def header(self, incarnation: int, kind: int = DATA, **fields: Any) -> Header:
         """A header of this model."""
@@ -136,11 +180,11 @@ class Format:
 
     def hello(self, header: Header, degree: float, features: Array) -> bytes:
         """The bytes of a hello."""
-        return self._head(header) + np.array([degree, *features], "<f8").tobytes()
+        return self._write(header, np.array([degree, *features], "<f8").tobytes())
 
     def packet(self, header: Header, body: bytes) -> bytes:
         """The bytes of a data packet with words."""
-        return self._head(header) + body
+        return self._write(header, body)
 
     def data(self, header: Header, said: Array, letter: Array) -> bytes:
         """The bytes of a data packet: what the node says to everybody [said], and the letter."""
@@ -149,7 +193,8 @@ class Format:
             upper = block.reshape(self.block, self.block)[_triangle(self.block)]
             letter = np.concatenate([rest, upper])
         with np.errstate(over="ignore"):  # too large for the format: infinite, and then refused
-            return self._head(header) + np.concatenate([said, letter]).astype(self.number).tobytes()
+            numbers = np.concatenate([said, letter]).astype(self.number)
+        return self._write(header, numbers.tobytes())
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -161,7 +206,7 @@ class Format:
         """
         if len(raw) < HEADER.size:
             raise BadPacket("short")
-        version, kind, code, width, model, *rest = HEADER.unpack_from(raw)
+        version, kind, code, width, model, *rest, check = HEADER.unpack_from(raw)
         header = Header(kind, model, *rest)
         if version != VERSION:
             raise BadPacket("version")
@@ -177,6 +222,8 @@ class Format:
             fits = len(raw) == (self.hello_size if kind == HELLO else self.data_size)
         if not fits:
             raise BadPacket("size")
+        if check != checksum(raw[: FIELDS.size], raw[HEADER.size :]):
+            raise BadPacket("damaged")
         if not abs(header.time) < LATEST or not 0.0 <= header.calm < math.inf:  # NaN fails both
             raise BadPacket("numbers")
         return header

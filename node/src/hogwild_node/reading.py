@@ -15,14 +15,15 @@ class State(enum.StrEnum):
     """The agent waits for its neighbours' first hellos."""
     RUNNING = "running"
     SETTLED = "settled"
-    """Nobody in reach was unsettled for ``settle_after`` seconds."""
+    """Nobody in reach was unsettled for ``settle_after`` seconds. Where neighbours are ``silent``,
+    the agent has settled on the graph without them."""
     HOLDING = "holding"
     """The answer rests on the last words of a silent neighbour."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What an agent knows at one moment.
+    """What an agent knew at the end of a turn.
 
     Attributes:
         h: Its embedding, [k].
@@ -40,7 +41,9 @@ class Reading:
         updates: Updates made. A settled agent makes none until something changes.
         staleness: Age in seconds of the oldest news that the answer rests on: of the newest packet
             from each neighbour the one that was made first. 0 without neighbours.
-        silent: Neighbours from which nothing has come for longer than the lease.
+        silent: Neighbours that have had a lease's time and take no part, because nothing came from
+            them for longer than the lease or because they do not hear the agent; and those that
+            are held.
         knows: With the rule ``"balls"``: of how many nodes the agent has word, itself included.
         whole: Whether these are all nodes that can be reached, as far as word has come.
     """

@@ -119,9 +119,11 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         )
     cones = one.cones(price.ticks)
     if cones <= FAST:
+        heard = f"the last node has heard of every other after {shown(cone.mean)} updates a node"
+        early = "; this error does not need all that, and is met before" if cones < 1 else ""
         return (
             f"What would help {name}: only a faster network (smaller S and D, fewer losses, fewer "
-            f"hops), since word itself needs {shown(cone.mean)} updates a node"
+            f"hops): {heard}{early}"
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"

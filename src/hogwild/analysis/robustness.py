@@ -52,6 +52,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+ENOUGH = 10
+"""Nodes or graphs without which an error is no base for advice."""
+
+
 @dataclass
 class Robustness:
     """What asynchrony does to a model. Q schedules, N items (nodes or graphs); with replicas
@@ -73,6 +77,7 @@ class Robustness:
         certificate: What is proved of this rule, with this step and these impairments.
         verdict: A summary in a few sentences, with advice where runs did not arrive.
         run: The simulation itself.
+        scored: How many nodes or graphs the metric is of.
         others: Runs with other rules under the same schedules, by rule (``compare``).
         left_out: Rules that ``compare="all"`` left out since they cannot run here, and why.
     """
@@ -90,6 +95,7 @@ class Robustness:
     certificate: Certificate
     verdict: str
     run: Run
+    scored: int
     others: dict[str, Run] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
@@ -116,14 +122,26 @@ class Robustness:
     @cached_property
     def advice(self) -> str:
         """How many updates and bytes for which error, which rule to take, and what would help."""
+        if self.metric is not None and self.scored < ENOUGH:
+            return f"{self.items} are too few for advice; expected at least {ENOUGH}."
         return advice(self.compared)
 
+    @property
+    def items(self) -> str:
+        """What is scored, in words."""
+        rows, graphs = self.prediction.size(-2), self.run.converged.size(-1)
+        of = f" of {_count(graphs, 'graph')}"
+        if rows == self.run.h.size(-2):
+            return _count(self.scored, "node") + of
+        return _count(self.scored, "graph") + of * (self.scored < rows)
+
     def shown(self, name: str) -> str:
-        """Mean ± deviation of a number of :meth:`summary`; of a single value, its mean."""
+        """Mean ± deviation of a number of :meth:`summary`; of a single value, or of values that are
+        all equal, their mean."""
         assert self.metric is not None
         row = self.summary()
         mean, deviation = self.metric.show(row[name]), row[name + "_std"]
-        return mean if deviation != deviation else f"{mean} ± {self.metric.show(deviation)}"
+        return f"{mean} ± {self.metric.show(deviation)}" if deviation > 0 else mean
 
     def summary(self) -> dict[str, float]:
         """The numbers of one row of a table: means (and deviations) over schedules and replicas,
@@ -152,12 +170,15 @@ class Robustness:
             "",
         ]
         if self.metric is not None:
+            row = (
+                f"{self.metric.name:12}{self.metric.show(self.summary()['synchronous']):>14}"
+                f"{self.shown('asynchronous'):>24}{self.shown('decrease'):>24}"
+            )
+            over = f"; each ± is over {schedules(made.runs)}" if "±" in row else ""
             lines += [
                 f"{'':12}{'synchronous':>14}{'asynchronous':>24}{'decrease':>24}",
-                f"{self.metric.name:12}{self.metric.show(self.summary()['synchronous']):>14}"
-                f"{self.shown('asynchronous'):>24}{self.shown('decrease'):>24}",
-                "",
-            ]
+                row, f"of {self.items}{over}", "",
+            ]  # fmt: skip
         title = "predictions, relative to the largest synchronous one"
         lines.append(f"{title:54}{'mean':>10}{'largest':>10}")
         moved = {"spread over schedules": self.spread}
@@ -255,6 +276,7 @@ def robustness(
     out = Robustness(
         name, model.kind, prediction, spread, distance, found, before, after, lost,
         float(run.converged.double().mean()), certified(model, inputs, run.settings), "", run,
+        prediction.size(-2) if mask is None else int(mask.sum()),
     )  # fmt: skip
     out.verdict = verdict(out)
     again = options | {"record": False}  # the file holds the schedule of the first rule
@@ -317,3 +339,7 @@ def _size(prediction: Tensor) -> Tensor:
 def _deviation(values: Tensor) -> float:
     """Sample standard deviation over schedules and replicas; NaN for a single value."""
     return float(values.std()) if values.numel() > 1 else float("nan")
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"

@@ -16,9 +16,14 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.analysis.advice import remedy
 from hogwild.analysis.robustness import Robustness, robustness
-from hogwild.asynchrony.impairments import BernoulliLoss, Impairment, check_impairments
+from hogwild.asynchrony.impairments import (
+    BernoulliLoss,
+    Impairment,
+    Latency,
+    check_impairments,
+)
 from hogwild.asynchrony.schedule import check_bounds
-from hogwild.errors import ConfigError, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.graph.inputs import graphs_of
@@ -54,15 +59,26 @@ class Sweep:
 
     Attributes:
         staggers: Values of S.
-        delays: Values of D.
+        delays: Values of D, or latencies.
         losses: Rates of packet loss.
         results: The result for each (loss, S, D).
+        constant: Whether ``delays`` are latencies (:class:`~hogwild.asynchrony.Latency`).
     """
 
     staggers: tuple[int, ...]
     delays: tuple[int, ...]
     losses: tuple[float, ...]
     results: dict[tuple[float, int, int], Robustness]
+    constant: bool = False
+
+    @property
+    def lag(self) -> str:
+        """What ``delays`` are, in a table."""
+        return "latency" if self.constant else "D"
+
+    @property
+    def _key(self) -> str:
+        return "latency" if self.constant else "delay"
 
     @property
     def first(self) -> Robustness:
@@ -94,7 +110,7 @@ class Sweep:
         """One row a setting: the setting, its :meth:`Robustness.summary`, its light cone (updates a
         node until word has crossed the graph)."""
         return [
-            {"stagger": s, "delay": d, "loss": p}
+            {"stagger": s, self._key: d, "loss": p}
             | result.summary()
             | {"light_cone": result.deadlines.cone.mean}
             for (p, s, d), result in self.results.items()
@@ -110,7 +126,7 @@ class Sweep:
                 near = seen.within()
                 costs = (None, None) if near is None else (near.updates, near.bytes)
                 out.append(
-                    {"stagger": s, "delay": d, "loss": p, "rule": rule}
+                    {"stagger": s, self._key: d, "loss": p, "rule": rule}
                     | {"light_cone": seen.cone.mean, "updates": costs[0], "bytes": costs[1]}
                 )
         return out
@@ -118,7 +134,7 @@ class Sweep:
     def _others(self) -> str:
         """The table of :meth:`compared`: one column a rule."""
         names = list(dict.fromkeys(n for result in self.results.values() for n in result.compared))
-        rows = [["loss", "S", "D", *names]]
+        rows = [["loss", "S", self.lag, *names]]
         for (loss, s, d), result in self.results.items():
             cells = [_by_rule(result.compared.get(name)) for name in names]
             rows.append([f"{loss:.0%}", str(s), str(d), *cells])
@@ -151,7 +167,7 @@ class Sweep:
             rows=self.staggers,
             columns=self.delays,
             row_label="stagger S",
-            column_label="delay D",
+            column_label="latency" if self.constant else "delay D",
             label=VALUES[value] + ("" if scored is None else f" ({scored.name})"),
             heading=f"{head.model} ({head.kind}), {head.run.predictions.size(0)} schedules each",
             percent=value == "converged" or (scored is not None and scored.percent),
@@ -178,7 +194,7 @@ class Sweep:
         head = self.first
         known = head.decrease is not None
         lost = ["decrease"] if known else []
-        rows = [["loss", "S", "D", *lost, "distance", "arrived", "ticks", "updates", "packets",
+        rows = [["loss", "S", self.lag, *lost, "distance", "arrived", "ticks", "updates", "packets",
                  "bytes", "light cone", "5 %: updates", "5 %: bytes"]]  # fmt: skip
         for (loss, s, d), result in self.results.items():
             row, price = result.summary(), result.price
@@ -205,7 +221,7 @@ class Sweep:
     def advice(self) -> str:
         """Where the error is in time for least and for most, and what would help there."""
         named = {
-            f"S = {s}, D = {d}" + (f", {p:.0%} lost" if p else ""): one
+            f"S = {s}, {self.lag} = {d}" + (f", {p:.0%} lost" if p else ""): one
             for (p, s, d), one in self.results.items()
         }
         found = {name: one.deadlines.within() for name, one in named.items()}
@@ -251,10 +267,11 @@ def sweep(
     *,
     staggers: Sequence[int] = (1, 2, 5, 10),
     delays: Sequence[int] = (0, 2, 5),
+    latencies: Sequence[int] = (),
     losses: Sequence[float] = (0.0,),
     runs: int = 5,
     impairments: Impairment | Sequence[Impairment] = (),
-    progress: bool = False,
+    progress: bool | None = None,
     **options: Any,
 ) -> Sweep:
     """:func:`robustness` for every combination of stagger, delay and rate of packet loss.
@@ -263,12 +280,15 @@ def sweep(
 
     Args:
         staggers: Values of S.
-        delays: Values of D.
+        delays: Values of D. The mean age of a packet is at most (S + 1) / 2 however large D is, so
+            that large values differ little.
+        latencies: Ages that all packets have in ticks (:class:`~hogwild.asynchrony.Latency`), in
+            place of ``delays``.
         losses: Rates of independent packet loss
             (:class:`~hogwild.asynchrony.BernoulliLoss`), beside other impairments.
         runs: Number of schedules for each combination; all share the seed.
         impairments: What else goes wrong, in all of them.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
         options: All other arguments of :func:`robustness`.
     """
     require_positive("runs", runs)
@@ -278,21 +298,25 @@ def sweep(
                 f"{one}={options[one]!r} was given to a sweep, which goes over several values; "
                 f"use {several}="
             )
-    for name, values in (("staggers", staggers), ("delays", delays), ("losses", losses)):
+    constant = not isinstance(latencies, Sequence) or len(latencies) > 0
+    lag, lags = ("latencies", latencies) if constant else ("delays", delays)
+    for name, values in (("staggers", staggers), (lag, lags), ("losses", losses)):
         if not isinstance(values, Sequence | np.ndarray) or not len(values):
             raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")
     staggers = [check_bounds(s, 0)[0] for s in staggers]
-    delays = [check_bounds(1, d)[1] for d in delays]
+    lags = [require_integer(lag, d, 0) if constant else check_bounds(1, d)[1] for d in lags]
+    late = {d: (Latency(d),) if constant else () for d in lags}
     lossy = {loss: (BernoulliLoss(loss),) if loss else () for loss in losses}
     impaired = check_impairments(impairments)
     data = data if isinstance(data, Data) else graphs_of(data)
-    results, settings = {}, list(product(losses, staggers, delays))
+    results, settings = {}, list(product(losses, staggers, lags))
     with bar(len(settings), progress, "setting", "sweeping") as seen:
         for loss, stagger, delay in settings:
-            seen.set_postfix_str(f"S = {stagger}, D = {delay}")
+            seen.set_postfix_str(f"S = {stagger}, {'latency' if constant else 'D'} = {delay}")
             results[loss, stagger, delay] = robustness(
                 model, data, runs=runs, stagger=stagger, delay=delay,
-                impairments=(*impaired, *lossy[loss]), **options,
+                impairments=(*late[delay], *impaired, *lossy[loss]), progress=False,
+                **options,
             )  # fmt: skip
             seen.update()
-    return Sweep(tuple(staggers), tuple(delays), tuple(losses), results)
+    return Sweep(tuple(staggers), tuple(lags), tuple(losses), results, constant)

@@ -11,6 +11,7 @@ from hogwild.asynchrony.impairments import (
     GeometricDelay,
     GilbertElliott,
     Impairment,
+    Latency,
     LinkChurn,
     ParetoDelay,
     Quantisation,
@@ -24,6 +25,6 @@ from hogwild.asynchrony.trace import Trace
 
 __all__ = [
     "BernoulliLoss", "Crashes", "Duplication", "EventTriggered", "Frame", "GeometricDelay",
-    "GilbertElliott", "Impairment", "LinkChurn", "ParetoDelay", "Quantisation", "Reordering",
-    "Scenario", "Schedule", "Stragglers", "Trace", "UniformDelay",
+    "GilbertElliott", "Impairment", "Latency", "LinkChurn", "ParetoDelay", "Quantisation",
+    "Reordering", "Scenario", "Schedule", "Stragglers", "Trace", "UniformDelay",
 ]  # fmt: skip

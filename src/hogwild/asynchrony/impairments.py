@@ -80,6 +80,36 @@ class ParetoDelay(_CappedDelay):
 
 
 @dataclass(frozen=True)
+class Latency(_CappedDelay):
+    r"""Every packet is on its way for ``ticks``, give or take up to ``jitter`` (uniformly).
+
+    A node reads what its neighbour held so many ticks ago, and in the first ``ticks`` what it held
+    at the beginning. A packet that is overtaken on its way is not read, so that jitter makes the
+    mean age a little less than ``ticks``. Nodes with r turns a second have a turn every (S + 1) / 2
+    ticks on average: s seconds are s r (S + 1) / 2 ticks.
+    """
+
+    ticks: int = whole(5, 0)
+    jitter: int = whole(0, 0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jitter > self.ticks:
+            raise ConfigError(
+                f"jitter={self.jitter} and ticks={self.ticks}; expected a jitter of at most the "
+                f"latency, since no packet arrives before it is sent"
+            )
+
+    @property
+    def cap(self) -> int:  # type: ignore[override]
+        """The oldest packet."""
+        return self.ticks + self.jitter
+
+    def quantile(self, share: Tensor) -> Tensor:
+        return self.ticks - self.jitter + share * (2 * self.jitter + 1)
+
+
+@dataclass(frozen=True)
 class Reordering(Impairment):
     """With probability ``rate`` a packet is overtaken: the age is drawn anew from 0 … D, even if
     that is older than what the node held. Nodes without sequence numbers cannot tell."""

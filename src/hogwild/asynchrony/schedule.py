@@ -6,7 +6,10 @@ Node i updates at the times :math:`T^i`, at most S ticks apart, the gap drawn fr
 .. math:: \tau^i_j \leftarrow t - \delta, \qquad
           \delta \sim \mathrm{Uniform}\{0, …, \min(t - \tau^i_j, D)\},
 
-so that views never go back in time and are at most D ticks old. This is partial asynchronism
+so that views never go back in time and are at most D ticks old. D is a bound, and a weak one: the
+age at a turn is at most uniform between 0 and the age at the turn before plus the gap, so that its
+mean a satisfies :math:`a \le (a + (S + 1) / 2) / 2`, hence :math:`a \le (S + 1) / 2` for every D.
+:class:`~hogwild.asynchrony.Latency` gives all packets the same age. This is partial asynchronism
 (Bertsekas & Tsitsiklis) with the bound :math:`B = \max(S, D + 1)`:
 
 (a) every node updates at least once in any B ticks;

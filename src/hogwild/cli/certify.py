@@ -40,7 +40,7 @@ def run(options: Options) -> Outcome:
 
     found = options.chosen()
     passed = options.passed(Settings)
-    seen = certify(found.model, found.graphs(options.graphs), drift=options.drift, **passed)
+    seen = certify(found.model, found.some(options.graphs), drift=options.drift, **passed)
     seen = replace(seen, reason=in_flags(seen.reason, options))
     data = {"stagger": options.stagger, "delay": options.delay, **seen.data}
     data["impairments"] = [repr(impairment) for impairment in passed["impairments"]]

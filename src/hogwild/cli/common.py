@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "guarded", "balls", "fixed-point", "overwriting", "waiting",
-    "resending", "caching",
+    "gradient", "messages", "guarded", "balls", "fixed-point", "caching", "overwriting",
+    "waiting", "resending",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 METRICS = (
@@ -95,6 +95,11 @@ class Trained(Finished):
         return Chosen(result, r, result.replica(r).cpu())
 
 
+FEW, MANY, ROOM = 2, 50, 3000
+"""How many test graphs are run by default: graphs whose nodes have answers, graphs with one answer
+each, and nodes of the latter together, which bound the time."""
+
+
 @dataclass(frozen=True)
 class Chosen:
     """A trained model."""
@@ -108,11 +113,28 @@ class Chosen:
         """The name of the model."""
         return self.result.config.model
 
-    def graphs(self, count: int | None = None) -> list[Data]:
-        """The first test graphs of the replica; all by default."""
+    def graphs(self) -> list[Data]:
+        """The test graphs of the replica."""
+        return [self.result.graph(i) for i in self.result.tested(self.replica)]
+
+    def some(self, count: int | None) -> list[Data]:
+        """The first ``count`` test graphs of the replica. By default :data:`FEW`, or if graphs have
+        one answer each, :data:`MANY` or as many as have :data:`ROOM` nodes together: an error of
+        two answers says nothing."""
         if count is not None and count < 1:
             raise ConfigError(f"--graphs {count}; expected a positive number")
-        return [self.result.graph(i) for i in self.result.tested(self.replica)[:count]]
+        numbers = self.result.tested(self.replica)
+        if count is not None or self.result.task.pool is None:
+            return [self.result.graph(i) for i in numbers[: FEW if count is None else count]]
+        found: list[Data] = []
+        room = ROOM
+        for i in numbers[:MANY]:
+            graph = self.result.graph(i)
+            room -= int(graph.num_nodes or 0)
+            if room < 0 and len(found) >= FEW:
+                break
+            found.append(graph)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +143,8 @@ class Ruled(Trained):
 
     rule: str = option(
         "auto",
-        "what a node does at its turn: auto (messages for energies, the paper's overwriting for "
-        f"layers), {', '.join(RULES)}",
+        "what a node does at its turn: auto (messages for energies, caching for layers), "
+        f"{', '.join(RULES)}",
         group=NODES,
     )
     step: str | float = option(
@@ -171,7 +193,12 @@ class Ruled(Trained):
 class Asynchrony(Ruled):
     """A trained model on some of its graphs, its rule, and its impairments."""
 
-    graphs: int = option(2, "how many of the replica's test graphs", group=MODEL)
+    graphs: int | None = option(
+        None,
+        f"how many of the replica's test graphs; by default {FEW}, or where a graph has one answer "
+        f"{MANY} (fewer, if they have more than {ROOM:,} nodes)",
+        group=MODEL,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +208,12 @@ class Timing(Verb):
     stagger: int = option(
         5, "S: most ticks between two turns of a node; 1: all together", group=TIMING
     )
-    delay: int = option(2, "D: largest age of a packet in ticks; 0: no delay", group=TIMING)
+    delay: int = option(
+        2,
+        "D: largest age of a packet in ticks, 0: no delay. Ages are random, and their mean is at "
+        "most (S + 1) / 2 for any D; --impair latency=10 gives all packets one age",
+        group=TIMING,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ OPTIONS = {
     "event-triggered": "epsilon",
     "geometric-delay": "p, cap",
     "gilbert-elliott": "p, r, good, bad",
+    "latency": "ticks, jitter",
     "link-churn": "rate, period, downtime",
     "loss": "rate, burst",
     "pareto-delay": "alpha, scale, cap",

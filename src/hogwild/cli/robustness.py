@@ -52,7 +52,7 @@ def run(options: Options) -> Outcome:
     check_tick(options.tick)
     found = options.chosen()
     given = options.passed(robustness, simulate) | {"compare": options.others}
-    seen = robustness(found.model, found.graphs(options.graphs), **given)
+    seen = robustness(found.model, found.some(options.graphs), **given)
     for one in seen.compared.values():
         one.tick = options.tick
     seen.verdict = in_flags(seen.verdict, options)

@@ -58,7 +58,7 @@ def run(options: Options) -> Outcome:
     given = options.passed(simulate)
     if options.plot is not None and options.history is None:
         given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
-    seen = simulate(found.model, found.graphs(options.graphs), **given)
+    seen = simulate(found.model, found.some(options.graphs), **given)
     seen.deadlines.tick = options.tick
     data = {
         "rule": seen.rule,

@@ -39,6 +39,7 @@ class Options(Compared, Schedules, Asynchrony):
     Examples:
       hogwild sweep runs/chains
       hogwild sweep runs/chains --staggers 1,5 --delays 0,2 --losses 0,0.3 --json
+      hogwild sweep runs/chains --latencies 0,5,20
       hogwild sweep runs/chains --rule gradient --plot map.png --value converged
       hogwild sweep runs/chains --losses 0,0.3 --compare gradient
     """
@@ -46,7 +47,12 @@ class Options(Compared, Schedules, Asynchrony):
     staggers: tuple[int, ...] = option(
         (1, 2, 5, 10), "values of S", group=TIMING, keyword="stagger"
     )
-    delays: tuple[int, ...] = option((0, 2, 5), "values of D", group=TIMING, keyword="delay")
+    delays: tuple[int, ...] = option(
+        (0, 2, 5), "values of D, the largest age of a packet", group=TIMING, keyword="delay"
+    )
+    latencies: tuple[int, ...] = option(
+        (), "ages that all packets have in ticks, in place of --delays", group=TIMING
+    )
     losses: tuple[float, ...] = option(
         (0.0,), "shares of packets that are lost", group=WRONG, keyword="rate"
     )
@@ -66,7 +72,7 @@ def run(options: Options) -> Outcome:
 
     found = options.chosen()
     given = options.passed(sweep, robustness, simulate) | {"compare": options.others}
-    seen = sweep(found.model, found.graphs(options.graphs), **given)
+    seen = sweep(found.model, found.some(options.graphs), **given)
     seen.advice = in_flags(seen.advice, options)
     data = {"rule": seen.first.run.rule, "settings": seen.rows(), "advice": seen.advice}
     if options.compare:

@@ -24,8 +24,9 @@ POLL, SHARE, RARELY = 0.01, 0.03, 0.5
 most. A look takes a few milliseconds of every actor."""
 RETRY = 0.3
 """Seconds between two attempts to reach an actor that has died."""
-PATIENCE = 60.0
-"""Seconds after which an actor that does not answer counts as lost."""
+PATIENCE, BUSY = 60.0, 600.0
+"""Seconds after which an actor that does not answer counts as lost: where the cluster lacks room
+for it, and where it has room, so that the machine is only busy."""
 
 
 class Actors(Engine):
@@ -57,6 +58,7 @@ class Actors(Engine):
         every: float = 5.0,
     ) -> None:
         self.count, self.barriers, self.kind = count, barriers, "solve"
+        self.cpus, self.gpus = cpus, gpus
         self.plan = plan
         self.mends = True  # whether a host that died can go on from its checkpoint
         self.phase, self.most = 0, restarts
@@ -69,23 +71,24 @@ class Actors(Engine):
         try:
             slow = slow or {}
             self.actors = [made.remote(plan, p, slow.get(p, 1.0), every) for p in range(count)]
-            self._require_room(cpus, gpus)
+            self._require_room()
             self.peers = dict(enumerate(self.actors))
         except BaseException:
             self.close()
             raise
 
-    def _require_room(self, cpus: float, gpus: float) -> None:
+    def _patience(self) -> float:
+        """Seconds to wait for actors that Ray starts."""
+        have = ray.cluster_resources()
+        need = {"CPU": self.cpus * self.count, "GPU": self.gpus * self.count}
+        return BUSY if all(have.get(kind, 0) >= some for kind, some in need.items()) else PATIENCE
+
+    def _require_room(self) -> None:
         """Wait for all actors; an error of a constructor is raised here."""
-        waiting = [actor.pid.remote() for actor in self.actors]
-        ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
-        have, spent = ray.cluster_resources(), PATIENCE
-        room = min(
-            have.get("CPU", 0) - cpus * len(waiting), have.get("GPU", 0) - gpus * len(waiting)
-        )
-        if missing and room >= 0:  # there is room, so that the machine is only busy
-            ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=2 * PATIENCE)
-            spent += 2 * PATIENCE
+        waiting, began = [actor.pid.remote() for actor in self.actors], time.monotonic()
+        ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=RARELY)
+        while missing and time.monotonic() - began < self._patience():
+            ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=RARELY)
         try:
             results(ready)
         except ray.exceptions.RayActorError as error:
@@ -95,10 +98,12 @@ class Actors(Engine):
                 f"{self.plan.store} and have this library"
             ) from error
         if missing:
+            have = ray.cluster_resources()
             raise ConfigError(
                 f"Ray has not started {len(missing)} of {len(waiting)} workers within "
-                f"{spent:.0f} s; they need {cpus:g} CPUs and {gpus:g} GPUs each, and the "
-                f"cluster has {have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs in all"
+                f"{time.monotonic() - began:.0f} s; they need {self.cpus:g} CPUs and {self.gpus:g} "
+                f"GPUs each, and the cluster has {have.get('CPU', 0):g} CPUs and "
+                f"{have.get('GPU', 0):g} GPUs in all"
             )
 
     # -- calls -------------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ class Actors(Engine):
 
     def _await_all(self) -> None:
         """Wait until all actors are alive and have the plan."""
-        deadline = time.monotonic() + PATIENCE
+        began = time.monotonic()
         for p, actor in enumerate(self.actors):
             while True:
                 try:
@@ -122,7 +127,7 @@ class Actors(Engine):
                     break
                 except ray.exceptions.RayActorError as error:
                     gone = isinstance(error, ray.exceptions.ActorDiedError)
-                    if gone or time.monotonic() > deadline:
+                    if gone or time.monotonic() - began > self._patience():
                         raise self._gone(p) from error
                     time.sleep(RETRY)
 

@@ -14,26 +14,27 @@ the relative error is at most ``tol``.
 
 *Other maps*: nothing is proved, and a part is settled when :math:`F(h) - h` is small.
 
-Every part measures itself (:class:`Measure`), and :func:`error_bar` combines the measures.
+Every part measures itself (:class:`Measure`), and :func:`error_bar` combines the measures. The
+residual of the error bar is that of the problem in float64, whatever has solved it, with room for
+the rounding of its own evaluation (:data:`ROUNDING`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from hogwild.cluster.tiles import TiledEnergy
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
 ABSOLUTE = 1e-9
 """An entry of an embedding may be wrong by this much where all entries of a part are zero."""
 ROUNDING = 16.0
-"""A residual of this many units of rounding cannot be made smaller."""
+"""Units of rounding of its terms by which a computed residual may be wrong: an estimate, not a
+proof. A residual of this size cannot be made smaller."""
 INSIDE = 0.3
 """A part solves to this share of its limit, so that small news do not unsettle it."""
 
@@ -49,6 +50,7 @@ class Measure:
         factor: The lower bound β; the modulus κ; 0.
         weight: Largest v of a contraction; otherwise 1.
         largest: Largest absolute entry of the residual, of all replicas.
+        settled: Whether the residual is within the limit of the part.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Measure:
     factor: Tensor
     weight: float
     largest: float
+    settled: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,10 @@ class Bound:
         problem: The problem on the local nodes.
         owned: Number of owned nodes A, which come first.
         tol: Relative tolerance.
-        kernel: The problem for the compiled library, which then computes gradients.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        owned: int,
-        tol: float,
-        kernel: EnergyKernel | TiledEnergy | None = None,
-    ) -> None:
-        self.problem, self.owned, self.tol, self.kernel = problem, owned, tol, kernel
+    def __init__(self, problem: Problem, owned: int, tol: float) -> None:
+        self.problem, self.owned, self.tol = problem, owned, tol
         self.kind, self.weights = "map", None
         self.factor = torch.zeros(problem.replicas, dtype=torch.float64)
         if isinstance(problem, Objective):
@@ -118,9 +114,6 @@ class Bound:
     def residual(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """The residual at the owned nodes [R, k, A], for local embeddings [R, k, N], and the size
         of its terms [R]."""
-        if self.kernel is not None:
-            gradient, size = self.kernel.gradient(h)
-            return gradient[..., : self.owned], size.amax(-1)
         if isinstance(self.problem, Objective):
             at = self.problem.evaluate(h)
             return at.gradient[..., : self.owned].detach(), at.scale.amax(-1).detach()
@@ -143,6 +136,16 @@ class Bound:
             return Measure(self.kind, worst.cpu(), _largest(own).cpu(), self.factor, weight, top)
         return Measure(self.kind, _largest(r).cpu(), _largest(own).cpu(), self.factor, 1.0, top)
 
+    def judge(self, r: Tensor, scale: Tensor, h: Tensor) -> Measure:
+        """The measure for the error bar, from the residual and the size of its terms: with room for
+        rounding, and whether the part is settled."""
+        found, noise = self.measure(r, h), self.noise(scale, h)
+        size = found.residual.sqrt() if self.kind == "energy" else found.residual
+        # The worker may have settled on another computation of the residual.
+        settled = bool((size <= self.limit(found, scale, h) + 2.0 * noise).all())
+        worst = (size + noise).square() if self.kind == "energy" else size + noise
+        return replace(found, residual=worst, settled=settled)
+
     def unrest(self, measure: Measure, scale: Tensor, h: Tensor) -> float:
         """The residual divided by its limit, of the worst replica. A part is settled up to 1."""
         if not self.owned:
@@ -155,26 +158,31 @@ class Bound:
     def limit(self, measure: Measure, scale: Tensor, h: Tensor) -> Tensor:
         """The residual at which the part is settled, [R], in the units of the measure (the square
         root for energies)."""
-        eps = ROUNDING * torch.finfo(h.dtype).eps * scale.double().cpu()
+        noise = self.noise(scale, h)
         if self.kind == "energy":
-            count = math.sqrt(self.owned * h.size(1))
-            goal = self.tol * measure.size.sqrt() + ABSOLUTE * count
-            return torch.maximum(self.factor * goal, eps * count)
+            goal = self.tol * measure.size.sqrt() + ABSOLUTE * self._ones(h)
+            return torch.maximum(self.factor * goal, noise)
         goal = self.tol * _largest(h).double().cpu() + ABSOLUTE
-        if self.kind == "contraction" and self.weights is not None:
-            least = float(self.weights.min())
-            return torch.maximum((1.0 - self.factor) * goal / measure.weight, eps / least)
-        return torch.maximum(goal, eps)
+        if self.kind == "contraction":
+            goal = (1.0 - self.factor) * goal / measure.weight
+        return torch.maximum(goal, noise)
+
+    def noise(self, scale: Tensor, h: Tensor) -> Tensor:
+        """How wrong a computed residual may be by rounding, [R], in the units of :meth:`limit`."""
+        return ROUNDING * torch.finfo(h.dtype).eps * self._ones(h) * scale.double().cpu()
+
+    def _ones(self, h: Tensor) -> float:
+        """A residual whose entries are all one, in the units of :meth:`limit`."""
+        if self.kind == "energy":
+            return math.sqrt(max(self.owned * h.size(1), 1))
+        if self.weights is not None and isinstance(self.problem, FixedPoint):
+            length = self.problem.lengths(h.new_ones(1, h.size(1), 1))
+            return float(length) / float(self.weights.min())
+        return 1.0
 
     def entry(self, measure: Measure, scale: Tensor, h: Tensor) -> float:
         """An absolute residual of every entry at which the part is well settled."""
-        limit = float(self.limit(measure, scale, h).min())
-        if self.kind == "energy":
-            limit /= math.sqrt(max(self.owned * h.size(1), 1))
-        elif self.weights is not None and isinstance(self.problem, FixedPoint):
-            unit = float(self.problem.lengths(h.new_ones(1, h.size(1), 1)))
-            limit *= float(self.weights.min()) / unit
-        return INSIDE * limit
+        return INSIDE * float(self.limit(measure, scale, h).min()) / self._ones(h)
 
 
 def error_bar(measures: Sequence[Measure], rounding: float = 0.0) -> ErrorBar:

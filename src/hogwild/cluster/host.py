@@ -29,7 +29,6 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.native import library
 from hogwild.models.eignn import EIGNNConv
-from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Objective, Problem
@@ -106,6 +105,7 @@ class Host:
         model: ConvGNN = torch.load(plan.model, map_location=plan.device, weights_only=False)
         self.model = model.eval()
         self.conv = convolution(model)
+        self.conv.solve_dtype = torch.float64  # the error bar is a residual in float64
         if isinstance(self.conv, EIGNNConv):  # its closed form needs the whole graph
             self.conv.method, self.conv.solver = "iterate", SemismoothNewton()
         self.store = Store.open(plan.store)
@@ -134,7 +134,6 @@ class Host:
         )
         self.inputs = self._typed(part.inputs().to(move)) if part.num_local else None
         self._problem: Problem | None = None
-        self._kernel: Compiled | str | None = None
 
     def _typed(self, inputs: Inputs) -> Inputs:
         """Features in the dtype of the model; files may have another one."""
@@ -157,37 +156,40 @@ class Host:
     def problem(self) -> Problem:
         """The problem on the local nodes, detached from autograd."""
         if self._problem is None:
-            solver = self.conv.solver
-            if isinstance(self.kernel, TiledEnergy):  # no analysis of a matrix that nobody needs
-                self.conv.solver = replace(solver, linear="cg")
-            try:
-                with torch.no_grad():
-                    found = self.model.problem(self._inputs)
-            finally:
-                self.conv.solver = solver
-            assert isinstance(found, Problem)
-            self._problem = found.detach()
+            with torch.no_grad():
+                self._problem = self._attached().detach()
         return self._problem
 
+    def _attached(self) -> Problem:
+        """The problem on the local nodes, as the model builds it."""
+        solver = self.conv.solver
+        if self._is_large and solver.compiles:  # no analysis of a matrix that nobody needs
+            self.conv.solver = replace(solver, linear="cg")
+        try:
+            found = self.model.problem(self._inputs)
+        finally:
+            self.conv.solver = solver
+        assert isinstance(found, Problem)
+        return found
+
     @property
-    def kernel(self) -> Compiled | None:
-        """The problem for the compiled library, where that solves it on a CPU."""
-        if self._kernel is None:
-            self._kernel = self._compiled()
-        return None if isinstance(self._kernel, str) else self._kernel
+    def _is_large(self) -> bool:
+        """Whether compiled code may solve the part in tiles."""
+        return self._inputs.edge_index.size(1) >= LEAST and library() is not None
 
     @torch.no_grad()
-    def _compiled(self) -> Compiled | str:
-        native, inputs = library(), self._inputs
-        if native is None or inputs.x.device.type != "cpu":
-            return "on a GPU all nodes move (kernels/source/energy.h)"
-        if inputs.edge_index.size(1) >= LEAST and isinstance(self.conv, EnergyConv):
-            tiled = TiledEnergy.of(
-                native, inputs, self.conv.kernel, self.links.free, self.store.num_parts
-            )
+    def _compiled(self) -> Compiled | None:
+        """The problem for the compiled library, where that solves it on a CPU: on a GPU all nodes
+        move (``kernels/source/energy.h``)."""
+        native, recipe = library(), self.problem.recipe
+        if native is None or recipe is None or self._inputs.x.device.type != "cpu":
+            return None
+        if self._is_large:
+            tiled = TiledEnergy.of(native, recipe, self.links.free, self.store.num_parts)
             if tiled is not None:
                 return tiled
-        return self.conv.kernel(inputs)
+        kernel = self.problem.kernel()
+        return None if isinstance(kernel, str) else kernel
 
     @property
     def _inputs(self) -> Inputs:
@@ -212,12 +214,12 @@ class Host:
 
     def _work(self, name: str, h: Tensor | None = None) -> Work:
         if not self.owned:
-            like = torch.zeros(0, dtype=self.conv.solve_dtype or torch.get_default_dtype())
+            like = torch.zeros(0, dtype=torch.float64)
             return Nothing(self.conv.replicas or 1, self.conv.hidden_channels, like)
         problem, tol = self.problem, self.plan.tol
         if name == "solve":
             solver = self.conv.solver
-            return Solve(problem, self.links, tol, h, solver=solver, kernel=self.kernel)
+            return Solve(problem, self.links, tol, h, solver=solver, kernel=self._compiled())
         return Steps(problem, self.links, tol, h, rule=name)
 
     def kinds(self) -> list[str]:
@@ -244,8 +246,8 @@ class Host:
         self._worker.look()
 
     def measure(self) -> Measure | None:
-        """The last measure; ``None`` for a part without nodes."""
-        return self._worker.work.measure
+        """The measure for the error bar; ``None`` for a part without nodes."""
+        return self._worker.work.judged()
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -294,7 +296,7 @@ class Host:
         self.model.load_state_dict(parameters)
         if self.worker is not None and self.owned:
             self.h = self.worker.work.h
-        self._problem, self._kernel, self.worker = None, None, None
+        self._problem, self.worker = None, None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""
@@ -365,9 +367,7 @@ class Host:
             cotangent[..., : self.owned] = sign * dual[..., : self.owned]
             assert self.h is not None
             with torch.enable_grad():
-                problem = self.model.problem(self._inputs)
-                assert isinstance(problem, Problem)
-                residual = problem.residual(self.h)
+                residual = self._attached().residual(self.h)
                 named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
                 if residual.requires_grad:
                     found = torch.autograd.grad(

@@ -26,6 +26,7 @@ from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import Library
 from hogwild.kernels.tiles import HELD, OWN, Gathered, Tiling
 from hogwild.linalg.solution import Solution
+from hogwild.problems.base import Recipe
 
 SIZE = 500
 """Nodes of a tile."""
@@ -45,9 +46,6 @@ SPARE = 0.25
 """Share of the available memory in which all parts together keep groups from one sweep to the next;
 the others are made again."""
 
-Pose = Callable[[Inputs], EnergyKernel | str]
-"""The compiled solve of some inputs, or why there is none."""
-
 
 @dataclass
 class Group:
@@ -65,14 +63,14 @@ class TiledEnergy:
 
     Args:
         native: The compiled library.
-        inputs: The part, with the degrees of the whole graph.
-        pose: Poses the energy of a group.
+        recipe: That of the problem of the part.
         moving: The first nodes, for which the part may solve.
         room: Bytes in which groups are kept.
     """
 
-    def __init__(self, native: Library, inputs: Inputs, pose: Pose, moving: int, room: int) -> None:
-        self.inputs, self.pose, self.moving = inputs, pose, moving
+    def __init__(self, native: Library, recipe: Recipe, moving: int, room: int) -> None:
+        self.inputs, self.make, self.moving = recipe.inputs, recipe.make, moving
+        inputs = recipe.inputs
         src, dst = inputs.edge_index
         self.tiling = Tiling(native, src, dst, inputs.num_nodes, moving, SIZE)
         self.degrees = inputs.degrees
@@ -87,14 +85,12 @@ class TiledEnergy:
         self._room = room
 
     @classmethod
-    def of(
-        cls, native: Library, inputs: Inputs, pose: Pose, moving: int, parts: int = 1
-    ) -> TiledEnergy | None:
+    def of(cls, native: Library, recipe: Recipe, moving: int, parts: int = 1) -> TiledEnergy | None:
         """One of so many parts, in tiles; ``None`` where the rings of tiles hold too many nodes, or
         the compiled library has no such energy."""
         if not moving:
             return None
-        out = cls(native, inputs, pose, moving, int(SPARE * (available() or 0) / parts))
+        out = cls(native, recipe, moving, int(SPARE * (available() or 0) / parts))
         return out if out.tiling.count > 1 and out._group(0) is not None else None
 
     def _group(self, start: int) -> Group | None:
@@ -112,12 +108,12 @@ class TiledEnergy:
             return None if x is None else x[found.edge]
 
         inputs = Inputs(
-            given.x[found.node], found.ends, some(given.edge_attr), found.tile,
+            given.x[..., found.node, :], found.ends, some(given.edge_attr), found.tile,
             edge_weight=some(given.edge_weight), batch_size=found.count,
             degrees=self.degrees[found.node],
         )  # fmt: skip
         with torch.no_grad():
-            kernel = self.pose(inputs)
+            kernel = self.make(inputs)
         if not isinstance(kernel, EnergyKernel):
             return None
         own = (found.kind == OWN).nonzero()[:, 0]

@@ -91,21 +91,13 @@ class Work(ABC):
         links: Which nodes are shared with which parts.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
-        kernel: The problem for the compiled library, where it solves.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        links: Links,
-        tol: float,
-        h: Tensor | None = None,
-        kernel: Compiled | None = None,
-    ) -> None:
+    def __init__(self, problem: Problem, links: Links, tol: float, h: Tensor | None = None) -> None:
         self.problem, self.links = problem, links
-        self.bound = Bound(problem, links.owned, tol, kernel)
+        self.bound = Bound(problem, links.owned, tol)
         self.h = problem.start() if h is None else h.clone()  # [R, k, N]
-        self.unrest = math.inf if links.owned else 0.0
+        self.unrest = math.inf
         self.measure: Measure | None = None
 
     @property
@@ -125,9 +117,25 @@ class Work(ABC):
         """Put the owned nodes at these embeddings, [R, k, A]."""
         self.h = torch.cat([own, self.h[..., self.links.owned :]], -1)
 
-    @abstractmethod
+    def residual(self) -> tuple[Tensor, Tensor]:
+        """The residual of the problem at the owned nodes, with the halo as last received
+        [R, k, A], and the size of its terms [R]."""
+        return self.bound.residual(self.h)
+
+    def glance(self) -> tuple[Tensor, Tensor]:
+        """The same for the decisions of the worker, computed as cheaply as possible."""
+        return self.residual()
+
     def look(self) -> float:
         """Measure the residual with the halo as last received; returns the unrest."""
+        self.r, self.scale = self.glance()
+        self.measure = self.bound.measure(self.r, self.h)
+        self.unrest = self.bound.unrest(self.measure, self.scale, self.h)
+        return self.unrest
+
+    def judged(self) -> Measure | None:
+        """The measure for the error bar; ``None`` for a part without nodes."""
+        return self.bound.judge(*self.residual(), self.h)
 
     @abstractmethod
     def advance(self, news: bool, answered: bool = False) -> None:
@@ -166,6 +174,9 @@ class Nothing(Work):
 
     def look(self) -> float:
         return 0.0
+
+    def judged(self) -> None:
+        return None
 
     def advance(self, news: bool, answered: bool = False) -> None:
         pass
@@ -220,7 +231,7 @@ class Solve(Work):
         solver: Solver,
         kernel: Compiled | None = None,
     ) -> None:
-        super().__init__(problem, links, tol, h, kernel)
+        super().__init__(problem, links, tol, h)
         self.solver, self.kernel = solver, kernel
         self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
         self.largest, self.weary = math.inf, 0  # residual before the last sweep; slow sweeps
@@ -234,13 +245,11 @@ class Solve(Work):
     def waits(self) -> bool:
         return self.links.free > self.links.owned
 
-    def look(self) -> float:
-        if not self.links.owned:
-            return 0.0
-        self.r, self.scale = self.bound.residual(self.h)
-        self.measure = self.bound.measure(self.r, self.h)
-        self.unrest = self.bound.unrest(self.measure, self.scale, self.h)
-        return self.unrest
+    def glance(self) -> tuple[Tensor, Tensor]:
+        if self.kernel is None:
+            return self.residual()
+        gradient, size = self.kernel.gradient(self.h)
+        return gradient[..., : self.links.owned], size.amax(-1)
 
     def advance(self, news: bool, answered: bool = False) -> None:
         assert self.measure is not None
@@ -355,18 +364,17 @@ class Steps(Work):
         super().place(own)
         self.letters = self.rule.begin(self.own.clone(), self.h[..., self.senders])
 
-    def look(self) -> float:
-        if not self.links.owned:
-            return 0.0
+    def residual(self) -> tuple[Tensor, Tensor]:
+        found, scale = self.bound.residual(self.h)
+        # A part of one hop lacks edges into its halo; letters hold what the halo knows.
+        return found if self.mail is None else self.glance()[0], scale
+
+    def glance(self) -> tuple[Tensor, Tensor]:
         if self.mail is None:
-            r, scale = self.bound.residual(self.h)
-        else:
-            found = self.rule.gradient_at(self._mail(), self.star)
-            assert found is not None
-            r, scale = found, found.abs().amax((1, 2))
-        self.measure = self.bound.measure(r, self.h)
-        self.unrest = self.bound.unrest(self.measure, scale, self.h)
-        return self.unrest
+            return self.residual()
+        found = self.rule.gradient_at(self._mail(), self.star)
+        assert found is not None
+        return found, found.abs().amax((1, 2))
 
     def _mail(self) -> Tensor | None:
         """The letters at hand; those from owned nodes are the newest."""
@@ -381,6 +389,7 @@ class Steps(Work):
             mail = None if mail is None else mail.clone()
             moved, self.letters = self.rule.update(self.own, inbox, mail, self.star)
             self.h = torch.cat([moved, self.h[..., self.links.owned :]], -1)
+        self.refresh()  # a move leaves letters that know the neighbours of before
 
     def packet(self, to: int) -> Packet:
         nodes = super().packet(to)

@@ -34,15 +34,16 @@ body { font: 16px/1.5 Georgia, serif; color: #222; background: #fff; max-width: 
        margin: 2rem auto; padding: 0 1rem; }
 h1, h2 { font-family: Helvetica, Arial, sans-serif; line-height: 1.2; }
 h2 { margin-top: 2.2rem; font-size: 1.2rem; }
-img { max-width: 100%; }
-figure { margin: 1rem 0; }
+figure { margin: 1rem 0; display: flex; flex-wrap: wrap; gap: .5rem; }
+img { flex: 1 1 20rem; min-width: 0; max-width: 100%; align-self: flex-start; }
+figcaption { flex-basis: 100%; }
+.wide { overflow-x: auto; }
 figcaption, footer { font-size: .85rem; color: #444; }
 table { border-collapse: collapse; font-size: .85rem; }
 td { white-space: nowrap; }
 th, td { padding: .25rem .55rem; border-bottom: 1px solid #ccc; text-align: right; }
 th:first-child, td:first-child { text-align: left; }
-code, pre { font-size: .9rem; background: #f3f3f3; }
-pre { padding: .6rem; overflow-x: auto; }
+code { font-size: .9rem; background: #f3f3f3; overflow-wrap: anywhere; }
 @media print { body { margin: 0; } h2 { break-after: avoid; } figure, tr { break-inside: avoid; } }
 """
 
@@ -52,19 +53,6 @@ def report(study: Study) -> str:
     n, told = study.graph.num_nodes, int(study.graph.hops.argmin())
     farthest = int(study.graph.hops.max())
     sections = [
-        _section("The task", _paragraphs(
-            f"Imagine sensors in a field. One of them (ringed below) is told one of two answers. "
-            f"Every sensor must find out the answer by talking to its neighbours. The "
-            f"{study.scale.pairs} random graphs have at most five hops between any two nodes, and "
-            f"the layered models have five layers: in step they reach every node. Every graph "
-            f"comes with both answers, so that guessing is wrong on {100 * study.guessing:.0f} % "
-            f"of the nodes.",
-            "Three models were trained with all nodes in step. Then every node computed at its own "
-            "pace: it updates at random times, at most S ticks apart (stagger), using packets up "
-            "to D ticks old (delay). S = 1 and D = 0 is in step. In the last setting "
-            f"{LOSS:.0%} of the packets were lost, at random.",
-        )),
-        _section("What happened", _words(study) + _table(study)),
         _section("Every node's answer", _picture(
             pictures.answers(study),
             caption=f"One test graph of {n} nodes. Node {told}, ringed, was told the answer. "
@@ -72,6 +60,17 @@ def report(study: Study) -> str:
             f"and D = {DELAY}. A cross is a wrong answer. The darker a node is, the lower the "
             f"probability that it gives to the right answer.",
         )),
+        _section("The task", _paragraphs(
+            f"The {study.scale.pairs} random graphs have at most five hops between any two nodes, "
+            f"and the layered models have five layers: in step they reach every node. Every graph "
+            f"comes with both answers, so that guessing is wrong on {100 * study.guessing:.0f} % "
+            f"of the nodes.",
+            "The models were trained with all nodes in step. Then every node computed at its own "
+            "pace: it updates at random times, at most S ticks apart (stagger), using packets up "
+            "to D ticks old (delay). S = 1 and D = 0 is in step. In the last setting "
+            f"{LOSS:.0%} of the packets were lost, at random.",
+        )),
+        _section("What happened", _table(study) + _words(study)),
         _section("Error against delay, stagger and loss", _picture(
             pictures.errors(study),
             caption=f"Share of wrong nodes on {study.tested} test graphs, mean and standard "
@@ -90,8 +89,10 @@ def report(study: Study) -> str:
             caption=f"Share of wrong nodes if the nodes had to answer at once, against the updates "
             f"that a node has made (left) and the bytes that it has sent (right), mean over "
             f"{study.scale.runs} schedules with {LOSSY}; bands reach to the worst schedule. Dotted "
-            f"lines are the errors in step. The grey band is the light cone: the fewest updates in "
-            f"which word can cross a graph under these schedules.",
+            f"lines are the errors in step. The grey band is the light cone: the updates after "
+            f"which the last node of a graph has heard of every other. No answer that depends on "
+            f"all nodes is complete before. Here only one node was told, and answers can be right "
+            f"as soon as all others have heard of that one.",
         ) + _paragraphs(_cone(study), f"In time: {study.advice}")),
         _section("How the energy GNN converges", _picture(
             *pictures.curves(study),
@@ -107,9 +108,22 @@ def report(study: Study) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Hogwild: a demonstration</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         "<h1>Graph neural networks, in step and out of step</h1>\n"
+        + _lead(study)
         + "\n".join(sections)
         + f"\n<footer>Seed {study.seed}; computed in {study.seconds:.0f} s by "
         "<code>hogwild demo</code>.</footer>\n</body>\n</html>\n"
+    )
+
+
+def _lead(study: Study) -> str:
+    """The page in three sentences."""
+    worst = {m: max(study.error(m, s)[0] for s in study.results[m]) for m in MODELS}
+    wrong = ", ".join(f"{100 * worst[m]:.0f}\u00a0% ({MODELS[m]})" for m in MODELS)
+    return _paragraphs(
+        f"One sensor in a field is told one of two answers, and all must find it out from their "
+        f"neighbours. Three networks learned that with all sensors in step. Where every sensor "
+        f"computes at its own pace and packets are late or lost, up to so many answers are wrong: "
+        f"{wrong}."
     )
 
 
@@ -135,7 +149,7 @@ def _table(study: Study) -> str:
         "The energy GNN's nodes send messages; its gradient steps have no row, since running them "
         "in all settings would take about a minute and a half more.</small></p>\n"
     )
-    return "<table>\n" + "\n".join(lines) + "\n</table>\n" + note
+    return '<div class="wide">\n<table>\n' + "\n".join(lines) + "\n</table>\n</div>\n" + note
 
 
 def _picture(*figures: Figure, caption: str) -> str:
@@ -145,10 +159,7 @@ def _picture(*figures: Figure, caption: str) -> str:
         buffer = io.BytesIO()
         fig.savefig(buffer, format="png", dpi=200)
         data = base64.b64encode(buffer.getvalue()).decode()
-        images.append(
-            f'<img src="data:image/png;base64,{data}" alt="{escape(caption)}" '
-            f'style="width: {100 / len(figures) - 0.5:.1f}%">\n'
-        )
+        images.append(f'<img src="data:image/png;base64,{data}" alt="{escape(caption)}">\n')
     return f"<figure>\n{''.join(images)}<figcaption>{escape(caption)}</figcaption>\n</figure>\n"
 
 

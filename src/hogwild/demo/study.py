@@ -244,7 +244,7 @@ def study(
         str(setting): simulate(
             models["energy-edge"], graph, stagger=setting.stagger, delay=setting.delay, seed=seed,
             runs=scale.runs, history=10, record=True, tol=1e-4, ticks=scale.ticks,
-            impairments=BernoulliLoss(setting.loss) if setting.loss else (),
+            impairments=BernoulliLoss(setting.loss) if setting.loss else (), progress=progress,
         )
         for setting in (Setting(1, 0), PAPER, LOSSY)
     }  # fmt: skip

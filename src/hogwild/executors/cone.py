@@ -7,9 +7,10 @@ starts with a word of its own. At its turn a node adds what it last heard from i
 
 and passes everything on. A node has its neighbours' first packets from the beginning, as in every
 run. No rule whose packets reach one hop can be faster: an answer that depends on all nodes cannot
-be complete before every node has heard of every node. The *light cone* of a run is the moment when
-the last node has heard of every node that has a path to it, in ticks and in the updates that a node
-has made by then, on average.
+be complete before every node has heard of every node. An error can be small before that: where a
+few nodes decide, or near ones, fewer have to be heard of. The *light cone* of a run is the moment
+when the last node has heard of every node that has a path to it, in ticks and in the updates that a
+node has made by then, on average.
 
 Words are bits, 64 in a number, so that a tick costs as much as a tick of a very small model. On
 graphs of more than :data:`SOURCES` nodes only so many of them, drawn at random, have a word; the

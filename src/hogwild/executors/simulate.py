@@ -54,7 +54,7 @@ def simulate(
     higher_is_better: bool | None = None,
     target: Tensor | None = None,
     mask: Tensor | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Run:
     """Run a model asynchronously (Algorithm 1), on many graphs and under many schedules at once.
 
@@ -68,13 +68,15 @@ def simulate(
             refused where a sampler has marked them (``n_id`` and the like). Parts without such a
             mark, such as those of ``Data.subgraph``, cannot be recognised.
         stagger: S, the largest number of ticks between two turns of a node; 1: all together.
-        delay: D, the largest age of a packet in ticks; 0: no delay.
+        delay: D, the largest age of a packet in ticks; 0: no delay. Ages are random, and their mean
+            is at most (S + 1) / 2 however large D is (:mod:`hogwild.asynchrony.schedule`).
+            :class:`~hogwild.asynchrony.Latency` gives all packets one age.
         seed: The schedules are a function of this number, on every machine.
         runs: Number of independent schedules.
         rule: What a node does: ``"auto"``, or the name of a rule that fits the model
             (:func:`hogwild.rules.fitting`). ``"auto"`` is ``"messages"`` for energies,
-            ``"overwriting"`` (the paper's rule) for layers, and ``"caching"`` (which is exact) for
-            trained models that were wrapped. The paper's gradient steps are ``"gradient"``.
+            ``"fixed-point"`` for fixed points, and ``"caching"`` for layers: it ends at the
+            synchronous answer. The paper's rules are ``"gradient"`` and ``"overwriting"``.
         step: ``"auto"``, ``"momentum"``, ``"certified"`` or a number, for gradient steps. With
             ``rule="auto"``, all but ``"auto"`` select gradient steps.
         radius: With ``rule="balls"``: the hops within which a node solves for others, too.
@@ -96,7 +98,7 @@ def simulate(
         higher_is_better: Of a metric of your own.
         target: Targets other than ``data.y``.
         mask: Which items to score.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
     """
     model = runnable(model)
     settings = Settings(
@@ -119,7 +121,7 @@ def _run(
     record: bool | str | Path,
     replay: Trace | None,
     scoring: Scoring,
-    progress: bool,
+    progress: bool | None,
 ) -> Run:
     begun = clock.perf_counter()
     model.require_asynchronous(inputs)
@@ -199,7 +201,7 @@ def _timetable(
     return timetable, about | replay.about, min(settings.ticks, timetable.length)
 
 
-def _tick(watch: Watch, trace: Trace | None, progress: bool) -> None:
+def _tick(watch: Watch, trace: Trace | None, progress: bool | None) -> None:
     """Run until nothing is left to do, or to the last tick."""
     simulation, ticks = watch.simulation, watch.ticks
     goal = "" if watch.goal is None else f" of {watch.goal:.0e}"
@@ -213,5 +215,5 @@ def _tick(watch: Watch, trace: Trace | None, progress: bool) -> None:
             shown.update()
             if watch.look(t):
                 break
-            if progress and looks(t):
+            if not shown.disable and looks(t):
                 shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}{goal}", False)

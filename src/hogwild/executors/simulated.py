@@ -33,6 +33,7 @@ from hogwild.kernels.driver import CudaError
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
 from hogwild.kernels.ticks_cuda import CudaTicks, ticks_of
+from hogwild.rules.stack import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.rules.gradient import GradientRule
 
@@ -171,6 +172,7 @@ class Simulation:
         self.kernel: RuleKernel | str = "ticks are launched on a GPU"
         if isinstance(self.ticks, str):
             self.kernel = kernel_of(self.rule, self.graph, self.h, ticks=self._plain())
+        self.levels = self.rule.compile() if isinstance(self.rule, StackRule) else None
         self._post = self._posted()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -306,6 +308,8 @@ class Simulation:
     @property
     def path(self) -> str:
         """How ticks are made: ``compiled (…)``, or ``torch: …`` with the reason."""
+        if self.levels is not None:
+            return self.levels
         if isinstance(self.ticks, CudaTicks):
             return f"compiled ({self.ticks.name})"
         if isinstance(self.kernel, RuleKernel):

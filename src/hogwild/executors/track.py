@@ -10,6 +10,7 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -31,8 +32,10 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
+from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
+from hogwild.rules.balls import BallsRule, Told
 from hogwild_node.rules.base import Kept
 
 Score = Callable[[Tensor, Data], float]
@@ -57,7 +60,7 @@ def track(
     every: int = 1,
     score: Score | None = None,
     keep_embeddings: bool = False,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Track:
     """Run a model asynchronously on a graph that changes, and compare with the exact answer of
     every moment.
@@ -77,7 +80,7 @@ def track(
         score: Measure of predictions [N, out] on the ``Data`` of the moment; by default the root
             of the mean squared error (or the share of wrong classes) against ``data.y``.
         keep_embeddings: Record the embeddings, too, for pictures that move.
-        progress: Show a progress bar.
+        progress: Show a progress bar; by default in a terminal or a notebook.
     """
     model = runnable(model)
     if model.replicas is not None:
@@ -106,7 +109,7 @@ def track(
     return watch.report(course.settings, restart, lease, clock.perf_counter() - begun)
 
 
-def _follow(course: Course, frames: list[Frame], watch: Observer, progress: bool) -> None:
+def _follow(course: Course, frames: list[Frame], watch: Observer, progress: bool | None) -> None:
     """Run through all frames."""
     length = watch.scenario.length
     ends = [*(frame.time for frame in frames[1:]), length]
@@ -132,6 +135,7 @@ class _Now:
     inputs: Inputs
     schedule: Schedule
     simulation: Simulation
+    anew: bool  # whether all nodes began anew
 
 
 class Ledger(Protocol):
@@ -165,6 +169,12 @@ class Course:
         """The simulation of the present graph."""
         assert self.now is not None
         return self.now.simulation
+
+    @property
+    def anew(self) -> bool:
+        """Whether all nodes began anew at the last change."""
+        assert self.now is not None
+        return self.now.anew
 
     @property
     def names(self) -> Names:
@@ -232,7 +242,9 @@ class Course:
                 f"changes; expected restart=..., ticks after which all nodes begin anew, or "
                 f"rule='caching'"
             )
-        if after is not None and not rule.follows:
+        if isinstance(rule, BallsRule):
+            rule.told = Told(inputs, partial(_posed, model))
+        if after is not None and not rule.follows(after[0].simulation.rule, after[1]):
             time, after = after[0].simulation.time, None
         time = time if after is None else after[0].simulation.time
         device = problem.graph.src.device
@@ -255,7 +267,7 @@ class Course:
             n = frame.ids.numel()
             left = torch.arange(n, device=device) >= frame.present
             simulation.retire(left.repeat(settings.runs).nonzero()[:, 0])
-        return _Now(frame, names, inputs, schedule, simulation)
+        return _Now(frame, names, inputs, schedule, simulation, after is None)
 
     # -- what it costs -----------------------------------------------------------------------------
 
@@ -269,7 +281,7 @@ class Course:
     def _greet(self, watch: Ledger, change: Change) -> None:
         assert self.now is not None
         fresh = change.fresh
-        if not self.now.simulation.rule.follows:
+        if self.now.anew:
             fresh = torch.ones_like(fresh)
         self._count(watch, change.hello, fresh)
 
@@ -292,6 +304,13 @@ class Course:
         runs = self.settings.runs
         none = torch.zeros(runs * n, dtype=torch.long)
         watch.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))
+
+
+def _posed(model: Model, inputs: Inputs) -> Problem:
+    """The problem of a model of one layer."""
+    problem = model.problem(inputs).detach()
+    assert isinstance(problem, Objective | FixedPoint)
+    return problem
 
 
 def _silent(frame: Frame) -> Tensor:

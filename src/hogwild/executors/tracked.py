@@ -104,11 +104,10 @@ class Track:
 
     @property
     def drift(self) -> float:
-        """The largest move of any entry of the exact answer in a tick, where each change is spread
-        over the ticks since the change before."""
-        gaps = torch.tensor(self.scenario.times).diff().double()
+        """The largest move of any entry of the exact answer in a tick: a change moves it within one
+        tick, however long it then stands still."""
         moved = (self.answers[1:] - self.answers[:-1]).abs().nan_to_num(0.0)
-        return float((moved.amax((-2, -1)) / gaps).max()) if gaps.numel() else 0.0
+        return float(moved.max()) if moved.numel() else 0.0
 
     # -- after changes -----------------------------------------------------------------------------
 
@@ -249,11 +248,27 @@ class Track:
             )
         if median <= QUICK * word:
             return "What would help: only a faster network (smaller S and D, fewer losses)"
-        if self.rule == "balls":
-            return "What would help: changes that come less often, since word floods anew at each"
+        gap = float(torch.tensor([*self.changes, self.scenario.length]).diff().double().median())
+        known = self._still and gap >= word  # a flood keeps up with the changes
+        balls = "rule='balls', for one layer and nodes that may know the whole graph"
         if self.rule == "gradient":
-            return "What would help: rule='messages', or rule='balls' where nodes may know all"
-        return "What would help: rule='balls', where nodes may know the whole graph"
+            return f"What would help: rule='messages'{f', or {balls}' if known else ''}"
+        if self.rule in ("messages", "guarded", "fixed-point") and known:
+            return f"What would help: {balls}"
+        return (
+            f"What would help: changes that come less often, since word of one crosses the graph "
+            f"in {word:.0f} ticks, and they come every {gap:.0f}"
+        )
+
+    @property
+    def _still(self) -> bool:
+        """Whether features alone change. At other changes simulated tables begin anew."""
+        first = self.scenario.frames[0]
+        return all(
+            torch.equal(frame.ids, first.ids)
+            and torch.equal(frame.data.edge_index, first.data.edge_index)
+            for frame in self.scenario.frames
+        )
 
     # -- pictures ----------------------------------------------------------------------------------
 

@@ -60,7 +60,8 @@ def asynchronous_forward(
     features.
 
     The schedule is that of :func:`hogwild.simulate` with the same seed (and ``runs=1``), and so are
-    the predictions. With S = 1 and D = 0 those of an explicit model are those of ``model(...)``.
+    the predictions. Explicit models run with ``rule="overwriting"``, since those of
+    ``rule="caching"`` are ``model(...)``, which overwriting gives with S = 1 and D = 0.
     Dropout is drawn anew at every update, by each node for itself.
 
     Args:
@@ -118,6 +119,12 @@ def asynchronous_embed(
             raise ConfigError(
                 f"updates={updates!r} and tail={tail!r} were given for a model that ends after its "
                 f"last layer; expected neither"
+            )
+        if settings.rule not in ("auto", "overwriting"):
+            raise ConfigError(
+                f"rule={settings.rule!r} was given for a model with layers, which is trained under "
+                f"rule='overwriting'; expected no rule. Nodes that cache, wait or resend end at "
+                f"model(...): train the model in step for them"
             )
         h = _layers(model, inputs, settings)
     else:

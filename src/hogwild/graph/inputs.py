@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Batch, Data, HeteroData
 
 from hogwild.errors import HogwildError, InputError
@@ -16,6 +17,13 @@ from hogwild.graph.graph import Graph
 SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
 """Attributes that some samplers of PyG leave on a part of a graph. Other samplers and
 ``Data.subgraph`` leave none, so their parts look like whole graphs."""
+
+
+SPARSE = (
+    "edge_index, edge_weight = torch_geometric.utils.to_edge_index(adj_t.t()) converts a matrix "
+    "adj_t[receiver, sender]; leave edge_weight out where all entries are 1"
+)
+"""What to do with a sparse matrix in place of ``edge_index``."""
 
 
 def graphs_of(data: Any) -> list[Data]:
@@ -48,9 +56,10 @@ def require_tensors(graph: Data, name: str, error: type[HogwildError] = InputErr
     lacks = [key for key in ("x", "edge_index") if not isinstance(graph.get(key), Tensor)]
     if lacks:
         constant = ": nodes without features may all have a 1, x = torch.ones(num_nodes, 1)"
+        sparse = "edge_index" in lacks and graph.get("adj_t") is not None
         raise error(
             f"{name} lacks {' and '.join(lacks)}; expected tensors of node features x and of edges "
-            f"edge_index{constant * ('x' in lacks)}"
+            f"edge_index{constant * ('x' in lacks)}{f'. It has an adj_t: {SPARSE}' * sparse}"
         )
 
 
@@ -73,6 +82,8 @@ class Inputs:
 
     ``model(x, edge_index, edge_attr, batch)`` is ``model.predict(Inputs(x, edge_index, edge_attr,
     batch))``.
+
+    An ``EdgeIndex`` or ``Index`` of PyG is read as the tensor that it holds.
 
     Attributes:
         x: Node features, [N, p], or [R, N, p] with features of its own for every replica.
@@ -102,6 +113,12 @@ class Inputs:
     degrees: Tensor | None = None
     nodes: dict[str, Tensor] = field(default_factory=dict)
     edges: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.edge_index, EdgeIndex):
+            self.edge_index = self.edge_index.as_tensor()
+        if isinstance(self.batch, Index):
+            self.batch = self.batch.as_tensor()
 
     @classmethod
     def of(cls, data: Inputs | Data | Batch | Iterable[Data]) -> Inputs:

@@ -60,5 +60,8 @@ def _key(tensors: Tensors, options: tuple[Hashable, ...]) -> Hashable | None:
     for x in tensors:
         if x is not None and x.is_inference():
             return None
-        found.append(None if x is None else (id(x), x._version, x.data_ptr(), x.shape))
+        try:
+            found.append(None if x is None else (id(x), x._version, x.data_ptr(), x.shape))
+        except RuntimeError:  # torch.func wraps it: it has no memory of its own
+            return None
     return tuple(found), options

@@ -24,8 +24,7 @@ from hogwild.kernels.dense import (
     unheard,
     watched,
 )
-from hogwild.kernels.native import Library, library
-from hogwild.kernels.plan import address
+from hogwild.kernels.native import Library, address, library
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild_node.networks import ATTENTION_SLOPE
 
@@ -124,7 +123,7 @@ class Attending:
     def call(self, name: str, given: Sequence[Tensor | None], *rest: Tensor | None) -> None:
         """Call a function of the library."""
         single = given[0] is not None and given[0].dtype == torch.float32
-        ends = self.graph.src.data_ptr(), self.graph.dst.data_ptr()
+        ends = address(self.graph.src), address(self.graph.dst)
         failed, why = self.native.call(
             name, self.shape, ATTENTION_SLOPE, *ends, *map(address, self.features), single,
             *map(address, given), *map(address, rest),
@@ -158,7 +157,7 @@ class _Attend(torch.autograd.Function):
         given = (theta_x, theta_a, theta_e)
         # Nobody counts what is assigned to `.data` since the forward pass.
         same = _sizes(given) == ctx.sizes and _fits(given, one.features, one.graph)
-        if recorded() or not same:
+        if recorded(grad) or not same:
             return None, *by_torch(one.on_torch, given, ctx.needs_input_grad[1:], grad)
         into = [None if t is None else torch.empty_like(t) for t in given]
         one.call("attend_back", given, ctx.logits, out, grad.contiguous(), *into)

@@ -19,8 +19,8 @@ from hogwild.errors import GraphError
 from hogwild.graph import Graph, kept
 from hogwild.kernels import energy
 from hogwild.kernels.energy import EnergyKernel, Sizes, factorisation
-from hogwild.kernels.native import Library
-from hogwild.kernels.plan import GraphPlan, address
+from hogwild.kernels.native import Library, address
+from hogwild.kernels.plan import GraphPlan
 from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
 
@@ -86,6 +86,9 @@ class ChunkedEnergyKernel(EnergyKernel):
     def arranged(native: Library, graph: Graph, rows: Tensor) -> Tensor:
         return rows.index_select(-1, order_of(graph, native)[0])
 
+    def in_graph_order(self, rows: Tensor) -> Tensor:
+        return rows.index_select(-1, self.place)
+
     @property
     def name(self) -> str:
         return f"{self.native.instructions}, a graph at a time"
@@ -104,8 +107,8 @@ class ChunkedEnergyKernel(EnergyKernel):
 
     def plain(self) -> Tensors:
         t = super().plain()
-        loops = None if t.loop_weight is None else t.loop_weight.index_select(-1, self.place)
-        return replace(t, nodes=t.nodes.index_select(-1, self.place), loop_weight=loops)
+        loops = None if t.loop_weight is None else self.in_graph_order(t.loop_weight)
+        return replace(t, nodes=self.in_graph_order(t.nodes), loop_weight=loops)
 
     def holding(self, held: Tensor) -> EnergyKernel:
         return super().holding(held[self.order])

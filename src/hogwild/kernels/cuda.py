@@ -26,7 +26,7 @@ from hogwild.kernels.driver import (
     multiprocessors,
 )
 from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel
-from hogwild.kernels.native import Library
+from hogwild.kernels.native import Library, address
 from hogwild.kernels.plan import plan_of
 from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
@@ -209,16 +209,16 @@ class CudaEnergyKernel(EnergyKernel):
         ends = np.concatenate([[0], np.cumsum(each)])
         room = _room(self.graph, self.sizes.handle, shared, ends)
         memory = t.nodes.new_empty(max(int(ends[-1]) * self.replicas, 1))
-        at = {name: x.data_ptr() for name, x in plan.tensors.items()}
+        at = {name: address(x) for name, x in plan.tensors.items()}
         posed = dict(
             zip(
                 ("parameters", "o_nodes", "o_edges", "weight", "loop_weight"),
-                (None if x is None else x.data_ptr() for x in t.every()),
+                (address(x) for x in t.every()),
                 strict=True,
             )
         )
         batch = _Batch(
-            **at, **posed, room=room.data_ptr(), memory=memory.data_ptr(),
+            **at, **posed, room=address(room), memory=address(memory),
             room_replica=int(ends[-1]), nodes=self.graph.num_nodes, edges=self.graph.num_edges,
             graphs=self.graph.num_graphs, replicas=self.replicas, weight_replica=self._strides[0],
             weight_head=self._strides[1], shared=shared,
@@ -239,23 +239,23 @@ class CudaEnergyKernel(EnergyKernel):
             return
         self._launch(
             "hog_solve", (self.blocks, 1), self.threads, shared, batch,
-            None if h0 is None else h0.data_ptr(), Options(*options), into.value.data_ptr(),
-            into.status.data_ptr(), into.iterations.data_ptr(), into.residual.data_ptr(),
+            address(h0), Options(*options), address(into.value),
+            address(into.status), address(into.iterations), address(into.residual),
         )  # fmt: skip
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         batch, shared, _alive = self._batch()
         blocks, count = self.blocks, self.sizes.parameters
         sums = h.new_empty(max(blocks, 1) * (self.threads // 32) * count)
-        rest = [None if x is None else x.data_ptr() for x in into.every()]
+        rest = [address(x) for x in into.every()]
         if blocks:
             self._launch(
-                "hog_adjoint", (blocks, 1), self.threads, shared, batch, h.data_ptr(),
-                gradient.data_ptr(), *rest[1:], sums.data_ptr(), status.data_ptr(),
+                "hog_adjoint", (blocks, 1), self.threads, shared, batch, address(h),
+                address(gradient), *rest[1:], address(sums), address(status),
             )  # fmt: skip
         grid = (self.replicas, (count + 127) // 128)
         runs = ctypes.c_longlong(self.graph.num_graphs * (self.threads // 32))
-        given = (batch.parameters, sums.data_ptr(), runs, rest[0])
+        given = (batch.parameters, address(sums), runs, rest[0])
         self._launch("hog_parameters", grid, 128, 0, *given)
 
 

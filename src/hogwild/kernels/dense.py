@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules.module import _has_any_global_hook
 
-from hogwild.kernels.native import Library
-from hogwild.kernels.plan import address
+from hogwild.kernels.native import Library, address
 
 SMALL = 1 << 20
 """Multiplications up to which one thread is faster than BLAS on several: about half a
@@ -60,16 +59,21 @@ def unheard(net: nn.Module, kind: type[nn.Module]) -> bool:
     )  # fmt: skip
 
 
-def watched() -> bool:
-    """Whether torch must see every operation: it compiles, transforms functions, differentiates
-    forwards, chooses dtypes, or somebody else computes (tensors without numbers, for instance)."""
+def traced() -> bool:
+    """Whether torch must see every operation: it compiles, traces, transforms functions,
+    differentiates forwards, or somebody else computes (tensors without numbers, for instance)."""
     return (
         torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled("cpu")
         or torch._C._len_torch_dispatch_stack() > 0
     )
+
+
+def watched() -> bool:
+    """Whether torch must see every operation, or chooses its dtype."""
+    return traced() or torch.is_autocast_enabled("cpu")
 
 
 def applied(function: Any, *given: Any) -> Any:
@@ -87,21 +91,35 @@ def by_torch(
     """The gradients of a function of these tensors, of those that are wanted. Autograd records
     these gradients where it records anything now."""
     again = torch.is_grad_enabled()
-    over = [x for x, needed in zip(given, wanted, strict=True) if needed]
     with torch.enable_grad():
-        found = iter(torch.autograd.grad(function(*given), over, grad, create_graph=again))
+        # One tensor may be a function of another. Views of both are independent of each other.
+        own = [x.view_as(x) if n else x for x, n in zip(given, wanted, strict=True)]
+        over = [x for x, needed in zip(own, wanted, strict=True) if needed]
+        value = function(*own)
+        if not (over and value.requires_grad):
+            return (None,) * len(own)
+        found = iter(torch.autograd.grad(value, over, grad, create_graph=again, allow_unused=True))
     return tuple(next(found) if needed else None for needed in wanted)
 
 
-def recorded() -> bool:
-    """Whether compiled code cannot compute gradients now: somebody will differentiate them again,
-    or a function is transformed."""
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+def recorded(grad: Tensor) -> bool:
+    """Whether compiled code cannot compute gradients from ``grad``: somebody will differentiate
+    them again, or torch computes many of them at once."""
+    return torch.is_grad_enabled() or batched(grad)
+
+
+def batched(grad: Tensor) -> bool:
+    """Whether a gradient stands for many (``is_grads_batched``), or for one that is
+    transformed."""
+    return (
+        torch._C._functorch.is_legacy_batchedtensor(grad)
+        or torch._C._are_functorch_transforms_active()
+    )
 
 
 def addresses(tensors: Sequence[Tensor]) -> bytes:
     """The addresses of contiguous tensors, as an array for the compiled library."""
-    return struct.pack(f"{len(tensors)}P", *[x.data_ptr() for x in tensors])
+    return struct.pack(f"{len(tensors)}P", *[address(x) for x in tensors])
 
 
 def integers(numbers: Sequence[int]) -> bytes:
@@ -130,7 +148,7 @@ def gather(
     single, to_single = (some[0].dtype == torch.float32 for some in (arrays, into))
     require(
         native.call(
-            "gather", len(arrays), addresses(arrays), sizes, single, index.data_ptr(), len(into),
+            "gather", len(arrays), addresses(arrays), sizes, single, address(index), len(into),
             addresses(into), lengths, to_single,
         )
     )  # fmt: skip
@@ -148,8 +166,8 @@ def project(native: Library, weight: Tensor, x: Tensor, shift: Tensor | None) ->
     out, x = weight.new_empty(r, t, x.size(-1)), x.resolve_neg()
     require(
         native.call(
-            "project", r, t, p, x.size(-1), weight.data_ptr(), address(shift), x.data_ptr(),
-            *strides(x), out.data_ptr(),
+            "project", r, t, p, x.size(-1), address(weight), address(shift), address(x),
+            *strides(x), address(out),
         )
     )  # fmt: skip
     return out
@@ -162,8 +180,8 @@ def project_back(native: Library, found: Tensor, x: Tensor) -> tuple[Tensor, Ten
     weight, shift, x = found.new_empty(r, t, x.size(-2)), found.new_empty(r, t), x.resolve_neg()
     require(
         native.call(
-            "project_back", r, t, x.size(-2), n, found.data_ptr(), x.data_ptr(), *strides(x),
-            weight.data_ptr(), shift.data_ptr(),
+            "project_back", r, t, x.size(-2), n, address(found), address(x), *strides(x),
+            address(weight), address(shift),
         )
     )  # fmt: skip
     return weight, shift

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from hogwild.errors import FeatureError
 from hogwild.graph import Graph, kept, once
-from hogwild.kernels.native import Library
-from hogwild.kernels.plan import address, plan_of
+from hogwild.kernels.native import Library, address
+from hogwild.kernels.plan import plan_of
 from hogwild.kernels.posing import Design, Posing, Tensors
 from hogwild.linalg.solution import Solution
 
@@ -159,6 +159,10 @@ class EnergyKernel:
     @staticmethod
     def arranged(native: Library, graph: Graph, rows: Tensor) -> Tensor:
         """Numbers of nodes [..., N] in the order in which the posed tensors have the nodes."""
+        return rows
+
+    def in_graph_order(self, rows: Tensor) -> Tensor:
+        """Numbers of nodes [..., N], :meth:`arranged`, in the order of the graph again."""
         return rows
 
     @once

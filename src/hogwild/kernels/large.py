@@ -22,7 +22,7 @@ from hogwild.kernels.cuda import HEADERS as SHARED
 from hogwild.kernels.cuda import MOST_CHANNELS, CudaEnergyKernel, Options, prelude
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
 from hogwild.kernels.energy import EnergyKernel, Sizes
-from hogwild.kernels.native import Library
+from hogwild.kernels.native import Library, address
 from hogwild.kernels.plan import plan_of
 from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
@@ -199,11 +199,11 @@ class LargeEnergyKernel(EnergyKernel):
         memory, sums = t.nodes.new_empty(numbers), t.nodes.new_empty(4 * self.blocks)
         arrived = torch.zeros(1, dtype=torch.int32, device=memory.device)
         names = ("parameters", "o_nodes", "o_edges", "weight", "loop_weight")
-        addresses = [None if x is None else x.data_ptr() for x in t.every()]
-        at = {name: x.data_ptr() for name, x in found.tensors.items()}
+        addresses = [address(x) for x in t.every()]
+        at = {name: address(x) for name, x in found.tensors.items()}
         large = _Large(
             **at, **dict(zip(names, addresses, strict=True)),
-            memory=memory.data_ptr(), found=sums.data_ptr(), arrived=arrived.data_ptr(),
+            memory=address(memory), found=address(sums), arrived=address(arrived),
             nodes=self.graph.num_nodes, edges=self.graph.num_edges, graphs=self.graph.num_graphs,
             replicas=self.replicas, weight_replica=self._strides[0], weight_head=self._strides[1],
         )  # fmt: skip
@@ -219,18 +219,18 @@ class LargeEnergyKernel(EnergyKernel):
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         large, shared, _alive = self._large()
         self._launch(
-            "hog_solve_large", shared, large, None if h0 is None else h0.data_ptr(),
-            Options(*options), into.value.data_ptr(), into.status.data_ptr(),
-            into.iterations.data_ptr(), into.residual.data_ptr(),
+            "hog_solve_large", shared, large, address(h0),
+            Options(*options), address(into.value), address(into.status),
+            address(into.iterations), address(into.residual),
         )  # fmt: skip
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         large, shared, _alive = self._large()
         sums = h.new_empty(self.blocks * (self.threads // 32) * self.sizes.parameters)
-        rest = [None if x is None else x.data_ptr() for x in into.every()]
+        rest = [address(x) for x in into.every()]
         self._launch(
-            "hog_adjoint_large", shared, large, h.data_ptr(), gradient.data_ptr(),
-            ctypes.c_double(self.rtol), *rest, sums.data_ptr(), status.data_ptr(),
+            "hog_adjoint_large", shared, large, address(h), address(gradient),
+            ctypes.c_double(self.rtol), *rest, address(sums), address(status),
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.errors import UnsupportedError
 from hogwild.kernels.build import COMPILED, LEVELS, NATIVE, digest, mark
 
 SWITCH = "HOGWILD_KERNELS"
@@ -100,6 +101,24 @@ class Library:
         """Call a function that explains a failure in words; its result, and the words."""
         why = _WORDS()
         return getattr(self, name)(*arguments, why, len(why)), why.value.decode()
+
+
+def address(x: Tensor | None) -> Any:
+    """The address of a contiguous tensor (an integer), or ``None``. Compiled code gets every
+    address from here, so that it never reads a tensor without memory of its own."""
+    if x is None:
+        return None
+    try:
+        found = x.data_ptr()
+    except RuntimeError:  # torch.func, FakeTensor, FunctionalTensor
+        found = 0
+    if not found and x.numel():  # meta tensors, functionalised tensors
+        raise UnsupportedError(
+            f"compiled code was handed a {type(x).__name__} of shape {list(x.shape)} that has no "
+            f"memory of its own: torch traces, maps or transforms the function that calls it. "
+            f"Expected a call with plain tensors; HOGWILD_KERNELS=off computes everything by torch"
+        )
+    return found
 
 
 @dataclass(frozen=True)

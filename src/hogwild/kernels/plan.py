@@ -8,17 +8,12 @@ from torch import Tensor
 
 from hogwild.errors import GraphError
 from hogwild.graph import Graph, kept
-from hogwild.kernels.native import Library
+from hogwild.kernels.native import Library, address
 
 LEAF = 16
 """Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
 MOST_PAIRS = 1e8
 """Pairs of neighbours of one node, summed over a graph, above which no plan is made."""
-
-
-def address(x: Tensor | None) -> int | None:
-    """The address of a contiguous tensor."""
-    return None if x is None else x.data_ptr()
 
 
 class GraphPlan:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._utils import _unflatten_dense_tensors
-from torch_geometric.nn import global_mean_pool
+from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
 
 from hogwild.errors import GraphError
 from hogwild.kernels.dense import (
@@ -28,16 +28,25 @@ from hogwild.kernels.dense import (
     unheard,
     watched,
 )
-from hogwild.kernels.native import Library, library
-from hogwild.kernels.plan import address
+from hogwild.kernels.native import Library, address, library
 from hogwild.nn.mlp import MLP
 from hogwild_node.networks import mlp
 
 Network = Callable[[Tensor], Tensor]
+POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
+    "mean": global_mean_pool, "add": global_add_pool, "sum": global_add_pool,
+    "max": global_max_pool,
+}  # fmt: skip
+"""How the outputs of a graph's nodes become one."""
 
 
 def read(
-    node: MLP, graph: MLP | None, h: Tensor, batch: Tensor | None = None, size: int | None = None
+    node: MLP,
+    graph: MLP | None,
+    h: Tensor,
+    batch: Tensor | None = None,
+    size: int | None = None,
+    pool: str = "mean",
 ) -> Tensor:
     """Predictions of nodes, [(R,) N, out], or with ``graph`` of graphs, [(R,) G, out].
 
@@ -47,26 +56,35 @@ def read(
         h: The embeddings, [(R,) N, k].
         batch: The graph of every node, [N]; ``None``: there is one graph.
         size: Number of graphs; ``None``: read from ``batch``.
+        pool: One of :data:`POOLS`.
     """
     networks = (node,) if graph is None else (node, graph)
     native = library()
     plain = h.is_cpu and all(unheard(net, MLP) for net in networks)
-    if native is not None and plain and not watched():
+    if native is not None and plain and not watched() and pool == "mean":
         given = [p for net in networks for p in _parameters(net)]
         fits = _fits(networks, h, given)
         named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
         if fits and named:
             return _read(native, networks, h, given, batch, size)
-    return _on_torch(node, graph, h, batch, size)
+    return _on_torch(node, graph, h, batch, size, pool)
 
 
 def _on_torch(
-    node: Network, graph: Network | None, h: Tensor, batch: Tensor | None, size: int | None
+    node: Network,
+    graph: Network | None,
+    h: Tensor,
+    batch: Tensor | None,
+    size: int | None,
+    pool: str = "mean",
 ) -> Tensor:
     y = node(h)
     if graph is None:
         return y
-    return graph(y.mean(-2, keepdim=True) if batch is None else global_mean_pool(y, batch, size))
+    if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
+        whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
+        return graph(whole.get(pool, y.sum)(-2, keepdim=True))
+    return graph(POOLS[pool](y, batch, size))
 
 
 def _parameters(net: MLP) -> list[Tensor]:
@@ -128,7 +146,7 @@ class Reading:
         """Call a function of the library."""
         failed, why = self.native.call(
             name, self.shape, self.networks[0].negative_slope, addresses(given),
-            h.dtype == torch.float32, h.data_ptr(), address(self.batch), *map(address, rest),
+            h.dtype == torch.float32, address(h), address(self.batch), *map(address, rest),
         )  # fmt: skip
         if failed == 2:
             raise GraphError(f"{why}; expected numbers from 0 to {(self.graphs or 0) - 1} in batch")
@@ -191,7 +209,7 @@ class _Read(torch.autograd.Function):
         wanted: Sequence[bool] = ctx.needs_input_grad[1:]
         # Nobody counts what is assigned to `.data` since the forward pass.
         same = (h.shape, h.stride()) == ctx.layout and _fits(reading.networks, h, given)
-        if recorded() or not same:
+        if recorded(grad) or not same:
             return None, *by_torch(reading.on_torch, (h, *given), wanted, grad)
         into = torch.empty_like(h) if wanted[0] else None
         sums = h.new_empty(sum(p.numel() for p in given))

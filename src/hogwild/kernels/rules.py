@@ -18,7 +18,7 @@ from torch import Tensor
 from hogwild.graph import Graph, Star, kept
 from hogwild.kernels.alike import alike
 from hogwild.kernels.energy import Sizes
-from hogwild.kernels.native import Library, Missing, found, large_pages
+from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.kernels.posing import Design
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.energy import Energy
@@ -127,7 +127,7 @@ def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fie
             view = room[..., at : at + x.shape[1]].permute(1, 2, 0)  # [R, fields, count]
             view.copy_(x)
             setattr(owner, attribute, view if getattr(owner, attribute).ndim == 3 else view[:, 0])
-            found[f"m_{name}"] = _Field(view.data_ptr(), None, replicas * width, width, 1)
+            found[f"m_{name}"] = _Field(address(view), None, replicas * width, width, 1)
             at += x.shape[1]
         rows.append(room)
     return found, rows
@@ -343,7 +343,7 @@ class RuleKernel:
         self._rule = _Rule(
             sizes=sizes.handle, replicas=replicas, nodes=graph.num_nodes, edges=graph.num_edges,
             messages=int(isinstance(rule, MessageRule)), step=step, **_numbers(rule, gradient),
-            **{name: None if x is None else x.data_ptr() for name, x in at.items()}, **memory,
+            **{name: address(x) for name, x in at.items()}, **memory,
         )  # fmt: skip
         self._turn = _Turn()
         self._rule_at, self._turn_at = ctypes.addressof(self._rule), ctypes.addressof(self._turn)
@@ -354,11 +354,20 @@ class RuleKernel:
         """Whether the rule still has the energy that the kernel was made of."""
         return self.gradient.model is self.model
 
+    def pose(self) -> None:
+        """Read the energy that the rule has now: one of the same shape, with other features."""
+        self.model = self.gradient.model
+        assert isinstance(self.model, Energy)
+        rows = Rows.of(self.model, self.order)
+        self._posed = rows  # the compiled code holds addresses only
+        self._rule.weights, self._rule.alike = rows.weights.data_ptr(), None
+        self._rule.of_edges, self._rule.of_nodes = rows.edges.data_ptr(), rows.nodes.data_ptr()
+
     def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
         """Update the nodes of a tick, which read and write packets at the address ``post``."""
         turn = self._turn
-        turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
-        self._call(post, time, view.data_ptr())
+        turn.size, turn.nodes, turn.first = nodes.numel(), address(nodes), address(first)
+        self._call(post, time, address(view))
 
     def tick(self, clock: tuple[int, ...], time: int, post: int) -> int:
         """A whole tick in one call: draw it with the clock at these addresses, and update its
@@ -384,12 +393,12 @@ class RuleKernel:
         else:
             nodes, first = at.nodes.contiguous(), self.first(at.nodes)
         out, letters = torch.empty_like(h), torch.empty_like(mail)
-        turn.size, turn.nodes, turn.first = nodes.numel(), nodes.data_ptr(), first.data_ptr()
+        turn.size, turn.nodes, turn.first = nodes.numel(), address(nodes), address(first)
         for name, x, index in (("h", h, None), ("inbox", inbox, rows), ("mail", mail, rows),
                                ("out", out, None), ("letters", letters, rows)):  # fmt: skip
             _, fields, count = x.shape
-            where = None if index is None else index.data_ptr()
-            setattr(turn, name, _Field(x.data_ptr(), where, 1, fields * count, count))
+            where = address(index)
+            setattr(turn, name, _Field(address(x), where, 1, fields * count, count))
         turn.also = _Field()
         self._call(None, 0, None)
         return out, letters

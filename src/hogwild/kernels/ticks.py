@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.kernels.native import library
+from hogwild.kernels.native import address, library
 from hogwild.kernels.rules import by_receiver
 
 _INT, _AT = ctypes.c_int64, ctypes.c_void_p
@@ -65,10 +65,10 @@ class Clock:
         # What is drawn for edges lies in the order in which it is read.
         self._view, edge_keys = view[self._order], edge_keys[self._order]
         self._alive = (begin, node_keys, edge_keys, next, self._view)
-        self._clock = _Clock(n, e, stagger, delay, *(x.data_ptr() for x in self._alive))
+        self._clock = _Clock(n, e, stagger, delay, *(address(x) for x in self._alive))
         # One more than there are nodes: the last one that was looked at is written, too.
         self._room = [torch.empty(size, dtype=torch.long) for size in (n + 1, n + 1, e)]
-        self.at = (ctypes.addressof(self._clock), *(x.data_ptr() for x in self._room))
+        self.at = (ctypes.addressof(self._clock), *(address(x) for x in self._room))
 
     def tick(self, time: int) -> tuple[Tensor, Tensor, Tensor]:
         """The nodes whose turn it is [A], where each one's edges begin among the edges into these
@@ -110,7 +110,7 @@ class Post:
         self._alive = given
         self._post = _Post(
             nodes=n, edges=e, versions=versions, depth=depth, numbers=numbers,
-            **{name: x.data_ptr() for name, x in given.items()},
+            **{name: address(x) for name, x in given.items()},
         )  # fmt: skip
         self.at = ctypes.addressof(self._post)
 
@@ -122,7 +122,7 @@ class Post:
                 old = self.ages[kind]
                 self.ages[kind] = torch.zeros(self.room, dtype=torch.long)
                 self.ages[kind][: old.numel()] = old
-                setattr(self._post, name, self.ages[kind].data_ptr())
+                setattr(self._post, name, address(self.ages[kind]))
 
     def counts(self, kind: int) -> Tensor:
         """How often packets (0), or their content (1), had each age."""

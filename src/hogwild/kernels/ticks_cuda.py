@@ -21,7 +21,7 @@ from torch import Tensor
 from hogwild.graph import Graph
 from hogwild.kernels import cuda, driver
 from hogwild.kernels.build import SOURCE
-from hogwild.kernels.native import SWITCH
+from hogwild.kernels.native import SWITCH, address
 from hogwild.kernels.posing import Design
 from hogwild.kernels.rules import Rows, design_of, memory_of, refusal, side_by_side
 from hogwild_node.energy import Energy
@@ -277,7 +277,7 @@ class CudaTicks:
             versions=arrays["content"].numel() // max(n, 1), numbers=k + rule.letter,
             stagger=stagger, delay=delay, damping=rule.damping,
             rate=rule.rate if isinstance(rule.rate, float) else 0.0,
-            **{name: None if x is None else x.data_ptr() for name, x in self._alive.items()},
+            **{name: address(x) for name, x in self._alive.items()},
         )  # fmt: skip
         given = [0.0] if shape.replicas else rows.weights[0].tolist()
         number = ctypes.c_float if shape.single else ctypes.c_double
@@ -418,7 +418,7 @@ class CudaTicks:
                 old = self.ages[kind]
                 self.ages[kind] = old.new_zeros(self.room)
                 self.ages[kind][: old.numel()] = old
-                setattr(self._ticks, name, self.ages[kind].data_ptr())
+                setattr(self._ticks, name, address(self.ages[kind]))
             self._write()
 
     def counts(self, kind: int) -> Tensor:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import GraphError
-from hogwild.kernels.native import Library
-from hogwild.kernels.plan import address
+from hogwild.kernels.native import Library, address
 
 OWN, RING, HELD = range(3)
 """What a node is to a tile: its own, one of the rings for which it solves, too, or held."""

@@ -3,6 +3,7 @@
 from hogwild.models.base import Conv, Kind, Model
 from hogwild.models.eignn import EIGNN, EIGNNConv
 from hogwild.models.energy import EnergyConv, EnergyGNN
+from hogwild.models.explained import Explained
 from hogwild.models.explicit import GAT, GCN
 from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
@@ -20,9 +21,8 @@ from hogwild.models.warm import WarmStart
 from hogwild.models.wrapping import WrappedGNN, wrap
 
 __all__ = [
-    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv",
-    "EnergyGNN", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN", "LayeredProblem",
+    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv", "EnergyGNN",
+    "Explained", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN", "LayeredProblem",
     "Layers", "MaxConv", "MaxGNN", "Model", "Readout", "ScarselliConv", "ScarselliGNN",
-    "SoftEnergyConv", "SoftEnergyGNN", "Stack",
-    "Stream", "WarmStart", "WrappedGNN", "wrap",
+    "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN", "wrap",
 ]  # fmt: skip

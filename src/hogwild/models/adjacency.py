@@ -18,6 +18,7 @@ receive it before a run.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from hogwild.errors import UnsupportedError
 from hogwild.graph import Graph, kept
 from hogwild.ops import gather, scatter
 from hogwild_node.tree import EDGES, NODES, OnGraph, over
@@ -111,12 +113,41 @@ def scaled(graph: Graph, weight: Tensor) -> Adjacency:
         left = torch.where(leading, left, 0.0)
         norm = graph.sum(left * right).clamp_min(torch.finfo(weight.dtype).tiny)
         share = left[graph.dst] * right[graph.src] / norm[owner]
-        moved = torch.zeros_like(bound).scatter_add(0, owner, share * weight)
+        moved = torch.zeros_like(bound).scatter_add(0, owner, share * _Once.apply(weight))
         bound = bound + (moved - moved.detach())
     _, _, cyclic = _components(graph)
     scale = torch.where(cyclic, bound, largest)
     scale = torch.where(scale > 0, scale, 1.0)  # no edges, or all of weight zero
     return Adjacency(weight / scale[owner], None, right)
+
+
+class _Once(torch.autograd.Function):
+    """The identity on weights whose second derivatives would lack those of the eigenvectors."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return weight.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        found: Tensor = _Never.apply(grad, *ctx.saved_tensors)
+        return found
+
+
+class _Never(torch.autograd.Function):
+    """A gradient that nobody may differentiate."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, weight: Tensor) -> Tensor:
+        return grad.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> None:
+        raise UnsupportedError(
+            "the largest eigenvalue of a weighted graph (normalize=False) has no second "
+            "derivatives in edge_weight; expected normalize=True, or edge_weight.detach()"
+        )
 
 
 def perron(graph: Graph, a: Adjacency, *, transpose: bool = False) -> tuple[Tensor, Tensor]:

@@ -16,17 +16,18 @@ the arguments of PyG's models, ``model(x, edge_index, edge_attr, batch)``.
 from __future__ import annotations
 
 import enum
-from abc import ABC, abstractmethod
-from typing import Any
+from abc import abstractmethod
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
+from hogwild.models.keywords import Called
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
-from hogwild.models.validation import check_inputs
+from hogwild.models.validation import check_inputs, in_precision_of
 from hogwild.problems.base import Problem
 
 AnyProblem = Problem | LayeredProblem | StackProblem
@@ -44,7 +45,7 @@ class Kind(enum.StrEnum):
     """The embeddings minimise an energy."""
 
 
-class GraphModule(nn.Module, ABC):
+class GraphModule(nn.Module, metaclass=Called):
     """A module that takes the arguments of PyG's models.
 
     Attributes:
@@ -55,6 +56,12 @@ class GraphModule(nn.Module, ABC):
 
     kind: Kind
     replicas: int | None
+    aliases: ClassVar[dict[str, str]] = {}
+
+    def accept(self, inputs: Inputs) -> Inputs:
+        """The tensors of the data (:meth:`Inputs.of <hogwild.Inputs.of>`), with features of a lower
+        precision in the dtype of the parameters."""
+        return in_precision_of(self, Inputs.of(inputs))
 
     @abstractmethod
     def problem(self, inputs: Inputs) -> AnyProblem:
@@ -115,7 +122,8 @@ class Conv(GraphModule):
 
     Attributes:
         in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
+        hidden_channels: Width k of the embeddings; also called ``out_channels``, as in PyG's
+            layers.
         edge_dim: Width r of the edge features; ``None`` if the layer reads no edge features.
         num_layers: Number of layers.
         takes_edge_attr: Whether the convolution can be built with an ``edge_dim``.
@@ -130,11 +138,17 @@ class Conv(GraphModule):
     takes_edge_attr: bool = False
     takes_edge_weight: bool = True
     validate: bool
+    aliases: ClassVar[dict[str, str]] = {"out_channels": "hidden_channels"}
 
     @property
     def label(self) -> str:
         """The name of the convolution in errors."""
         return type(self).__name__
+
+    @property
+    def out_channels(self) -> int:
+        """Width of the embeddings."""
+        return self.hidden_channels
 
     @property
     def level_channels(self) -> list[int]:
@@ -144,6 +158,10 @@ class Conv(GraphModule):
     @abstractmethod
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
+
+    def __repr__(self) -> str:
+        """One line: the networks are found by their names."""
+        return f"{type(self).__name__}({self.extra_repr()})"
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         return self.embed(inputs, h0).value

@@ -28,7 +28,6 @@ from typing import Self, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
@@ -177,16 +176,3 @@ class ContractionConv(ImplicitConv):
         """Check the inputs; return their graph and Ã."""
         graph, dtype = self.graph(inputs), self.precision(inputs.x)
         return graph, adjacency(graph, inputs.edge_weight, dtype, normalize=normalize)
-
-    def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
-        """The encoded features [R, k, N], computed in the precision of the solve."""
-        dtype = self.precision(x)
-        if encoder is None:
-            out = x.to(dtype)
-        elif x.dtype == dtype:
-            out = encoder(x)
-        else:
-            parameters = {name: p.to(dtype) for name, p in encoder.named_parameters()}
-            out = functional_call(encoder, parameters, (x.to(dtype),))
-        out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
-        return out.expand(self.replicas or 1, -1, -1)

@@ -234,7 +234,7 @@ class EIGNNConv(ContractionConv):
 
     def problem(self, inputs: Inputs) -> EIGNNProblem:
         """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph, s = self._pose(inputs)
         spectrum = None
         if self.method == "closed" and inputs.edge_weight is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import Unpack, cast
 
 import torch
@@ -40,6 +40,7 @@ from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.mlp import MLP
 from hogwild.nn.picnn import PICNN
+from hogwild.problems.base import Problem, Recipe
 from hogwild.problems.energy import EnergyProblem
 from hogwild.problems.streamed import Pose, StreamedEnergy, is_large
 from hogwild.solvers.loop import Solver
@@ -47,6 +48,7 @@ from hogwild.solvers.newton import Newton
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.networks import PICNNParameters, Slot, mlp
 from hogwild_node.round import Round
+from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 
 def message_gain(rounds: int, message: str) -> float:
@@ -109,7 +111,7 @@ class EnergyConv(ImplicitConv):
         heads: ``None``, or a number of attention heads, each with its own message network and its
             own weights (softmax over the neighbourhood, from features only).
         concat: Concatenate the heads' messages (otherwise average them).
-        aggr: ``"sum"`` or ``"mean"`` of the neighbours' messages.
+        aggr: ``"sum"`` (also ``"add"``) or ``"mean"`` of the neighbours' messages.
         normalize: Weigh messages by the symmetrically renormalised adjacency
             :math:`(D + I)^{-1/2} (A + I) (D + I)^{-1/2}`, the self message by its diagonal.
         edge_dim: Width r of the edge features, or ``None``.
@@ -159,10 +161,11 @@ class EnergyConv(ImplicitConv):
         super().__init__(in_channels, hidden_channels, **kwargs)
         if message not in ("edge", "node"):
             raise ConfigError(f"message={message!r}; expected 'edge' or 'node'")
+        aggr = "sum" if aggr == "add" else aggr
         if aggr not in ("sum", "mean"):
             raise ConfigError(
-                f"aggr={aggr!r}; expected 'sum' or 'mean' (only nonnegative sums keep the energy "
-                f"convex and its gradients local)"
+                f"aggr={aggr!r}; expected 'sum' (or 'add') or 'mean' (only nonnegative sums keep "
+                f"the energy convex and its gradients local)"
             )
         require_all_positive(
             message_channels=message_channels, rounds=rounds, heads=heads, edge_dim=edge_dim
@@ -264,25 +267,47 @@ class EnergyConv(ImplicitConv):
     def problem(self, inputs: Inputs) -> EnergyProblem | StreamedEnergy:
         """The energy of these inputs, attached to the autograd graph. A large graph is evaluated in
         blocks, unless its linear systems are factorised."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
-        shape = (self.replicas or 1, self.hidden_channels)
         weighted = 0 if inputs.edge_weight is None else 1
         widths = (self.in_channels, (self.edge_dim or 0) + weighted)
+        found = self._energy(
+            graph, Given(self, self._networks_in(x.dtype), x, heard, edge_attr, *weights)
+        )
+        found.begin, found.widths = self._guessed(x), widths
+        found.recipe = Recipe(graph, inputs, self.kernel)
+        return found
+
+    def _energy(self, graph: Graph, given: Given) -> EnergyProblem | StreamedEnergy:
+        """The energy of these features and parameters."""
+        shape = (self.replicas or 1, self.hidden_channels)
         if self.rounds == 1 and is_large(graph, shape[0]):
             linear = LinearSolver(self.solver.linear)
             if not linear.factorises(graph, *shape):
-                pose = self._pose(x, heard, edge_attr, *weights)
-                return StreamedEnergy(graph, self.beta, pose, shape, x, self._guessed(x), widths)
+                return StreamedEnergy(graph, self.beta, given, shape, given.x)
+        x, heard = given.x, given.heard
         sender = Slot(x, graph.src) if heard is None else Slot(heard)
-        edge_slots = self._slots(Slot(x, graph.dst), sender, edge_attr)
+        edge_slots = self._slots(Slot(x, graph.dst), sender, given.edge_attr)
         rounds = [
-            self._round(networks, [Slot(x)], edge_slots, *weights)
-            for networks in self._networks_in(x.dtype)
+            self._round(networks, [Slot(x)], edge_slots, given.weight, given.loop_weight)
+            for networks in given.networks
         ]
-        compiled = partial(self.kernel, inputs)
-        return EnergyProblem(graph, self.beta, rounds, self._guessed(x), widths, compiled)
+        return EnergyProblem(graph, self.beta, rounds)
+
+    def posed_again(self, kernel: EnergyKernel, sources: Sequence[Tensor | None]) -> Problem:
+        x, heard, edge_attr, weight, loop_weight, *given = sources
+        assert x is not None
+        left = iter(p for p in given if p is not None)
+        networks = [tuple(net.parameters_of(x.dtype, left) for net in next(self._networks()))]
+        return self._energy(
+            kernel.graph,
+            Given(
+                self, networks, kernel.in_graph_order(x), heard, edge_attr,
+                None if weight is None else weight.unsqueeze(2),
+                None if loop_weight is None else kernel.in_graph_order(loop_weight),
+            ),
+        )  # fmt: skip
 
     def _guessed(self, x: Tensor) -> Tensor | None:
         """Where nodes start, from their features [1 or R, p, N]: [R, k, N]; ``None``: at zero."""
@@ -349,9 +374,9 @@ class EnergyConv(ImplicitConv):
             )  # fmt: skip
         return known
 
-    def _networks_in(self, dtype: torch.dtype) -> Iterator[tuple[PICNNParameters, ...]]:
+    def _networks_in(self, dtype: torch.dtype) -> list[tuple[PICNNParameters, ...]]:
         """Parameters of (message, self message, update) of every round."""
-        return (tuple(net.parameters_of(dtype) for net in nets) for nets in self._networks())
+        return [tuple(net.parameters_of(dtype) for net in nets) for nets in self._networks()]
 
     def _slots(self, receiver: Slot, sender: Slot, edge_attr: Tensor | None) -> list[Slot]:
         """The features that the message network reads."""
@@ -372,29 +397,6 @@ class EnergyConv(ImplicitConv):
             message.context(edges), loop.context(nodes), update.context(nodes),
             weight, loop_weight, self.heads or 1, self.concat, self.message == "edge",
         )  # fmt: skip
-
-    def _pose(
-        self,
-        x: Tensor,
-        heard: Tensor | None,
-        edge_attr: Tensor | None,
-        weight: Tensor | None,
-        loop_weight: Tensor | None,
-    ) -> Pose:
-        """The only round, on any star of the graph."""
-
-        def some(value: Tensor | None, index: Tensor | None) -> Tensor | None:
-            return None if value is None else value[..., index]
-
-        def pose(at: Star, src: Tensor) -> Round:
-            (networks,) = self._networks_in(x.dtype)
-            own = x[..., at.nodes]
-            sent = x[..., src] if heard is None else heard[..., at.edges]
-            edges = self._slots(Slot(own, at.slot), Slot(sent), some(edge_attr, at.edges))
-            weights = some(weight, at.edges), some(loop_weight, at.nodes)
-            return self._round(networks, [Slot(own)], edges, *weights)
-
-        return pose
 
     def _weights(
         self,
@@ -426,7 +428,7 @@ class EnergyConv(ImplicitConv):
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
         Autograd differentiates it as usual."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         with self._precise(inputs):
             problem, h = self._at(h, inputs)
             value: Tensor = problem.evaluate(h).value
@@ -443,8 +445,45 @@ class EnergyConv(ImplicitConv):
         Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
     def _distinctions(self) -> dict[str, object]:
-        options = {"message": self.message, "heads": self.heads, "rounds": self.rounds}
-        return options | {"beta": self.beta, "start": None if self.guess is None else "learned"}
+        return {
+            "message": self.message, "heads": self.heads, "rounds": self.rounds,
+            "aggr": None if self.aggr == "sum" else self.aggr, "normalize": self.normalize or None,
+            "beta": self.beta, "start": None if self.guess is None else "learned",
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Pose):
+    """What an energy is made of: parameters, features and weights, in the precision of the solve.
+
+    Attributes:
+        conv: The layer, whose options say how messages are read and merged.
+        networks: Parameters of (message, self message, update) of every round.
+        x: Features of the nodes, [1 or R, p, N].
+        heard: The senders' features as heard, [1 or R, p, E], or ``None``: those of ``x``.
+        edge_attr: Features of the edges, [1, r, E], or ``None``.
+        weight: Weights of the messages, [R or 1, H or 1, 1, E], or ``None``.
+        loop_weight: Weights of the self messages, [N], or ``None``.
+    """
+
+    conv: EnergyConv = over(FIXED)
+    networks: list[tuple[PICNNParameters, ...]] = over(SHARED)
+    x: Tensor = over(NODES)
+    heard: Tensor | None = over(EDGES)
+    edge_attr: Tensor | None = over(EDGES)
+    weight: Tensor | None = over(EDGES)
+    loop_weight: Tensor | None = over(NODES)
+
+    def on(self, star: Star, src: Tensor) -> Round:
+        def some(value: Tensor | None, index: Tensor | None) -> Tensor | None:
+            return None if value is None else value[..., index]
+
+        (networks,), own = self.networks, self.x[..., star.nodes]
+        sent = self.x[..., src] if self.heard is None else self.heard[..., star.edges]
+        attr = some(self.edge_attr, star.edges)
+        edges = self.conv._slots(Slot(own, star.slot), Slot(sent), attr)
+        weights = some(self.weight, star.edges), some(self.loop_weight, star.nodes)
+        return self.conv._round(networks, [Slot(own)], edges, *weights)
 
 
 class EnergyGNN(ImplicitGNN):
@@ -456,5 +495,5 @@ class EnergyGNN(ImplicitGNN):
 
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
-        found: Tensor = self._only("energy").energy(h, self.features(Inputs.of(inputs)))
+        found: Tensor = self._only("energy").energy(h, self.features(self.accept(inputs)))
         return found

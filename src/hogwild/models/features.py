@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 
 from hogwild.errors import FeatureError, FeatureWarning
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.dense import traced
 from hogwild.models.validation import large_features, refuse_batch
 from hogwild.nn.standardize import Standardize
 
@@ -41,6 +42,9 @@ class Features(nn.Module):
         self.ignores_edges = False
         self.advises = True
 
+    def __repr__(self) -> str:
+        return f"Features({'standardised' if self.fitted else 'as they are'})"
+
     @property
     def fitted(self) -> bool:
         """Whether any statistics were fitted."""
@@ -49,7 +53,7 @@ class Features(nn.Module):
     def forward(self, inputs: Inputs) -> Inputs:
         """The inputs with standardised features. Invalid features pass through unchanged, and the
         layers raise the error."""
-        if self.advises and self.training and not torch.compiler.is_compiling():
+        if self.advises and self.training and not traced():
             self._advise(inputs)
         x, edge_attr = self.nodes(inputs.x), self._edge_attr(inputs)
         if x is inputs.x and edge_attr is inputs.edge_attr:
@@ -63,7 +67,7 @@ class Features(nn.Module):
         known = {
             name: t
             for name, t in given.items()
-            if isinstance(t, Tensor) and t.layout == torch.strided and not t.is_meta
+            if type(t) is Tensor and t.layout == torch.strided and not t.is_meta
         }
         if not self.fitted and (found := large_features(**known)):
             warnings.warn(FeatureWarning(found), stacklevel=4)

@@ -17,6 +17,7 @@ from hogwild.models.implicit import ImplicitConv
 from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
+from hogwild.models.validation import first_parameter, widened
 
 
 class ConvGNN(Model):
@@ -30,8 +31,8 @@ class ConvGNN(Model):
         readout: Maps embeddings to predictions: the hidden widths of the readout's MLPs, or a
             :class:`~hogwild.Readout`, which then decides ``out_channels`` and ``pool``.
         out_channels: Width of the predictions.
-        pool: ``None`` predicts for every node. ``"mean"`` predicts for every graph: the mean of
-            the node predictions goes through a second MLP.
+        pool: ``None`` predicts for every node. ``"mean"``, ``"add"`` or ``"max"`` predicts for
+            every graph: this value of the node predictions goes through a second MLP.
 
     Attributes:
         features: Standardises the features (:meth:`standardize`).
@@ -109,16 +110,16 @@ class ConvGNN(Model):
         return self
 
     def problem(self, inputs: Inputs) -> AnyProblem:
-        return self.conv.problem(self.features(Inputs.of(inputs)))
+        return self.conv.problem(self.features(self.accept(inputs)))
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        return self.conv.embed(self.features(Inputs.of(inputs)), h0)
+        return self.conv.embed(self.features(self.accept(inputs)), h0)
 
     def solver_path(self, inputs: Inputs) -> list[str]:
-        return self.conv.solver_path(self.features(Inputs.of(inputs)))
+        return self.conv.solver_path(self.features(self.accept(inputs)))
 
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        return self.conv.solutions(self.features(Inputs.of(inputs)), h0)
+        return self.conv.solutions(self.features(self.accept(inputs)), h0)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         inputs = Inputs.of(inputs)
@@ -129,7 +130,8 @@ class ConvGNN(Model):
                 f"the embeddings have shape {tuple(h.shape)}; expected {list(expected)}, as "
                 f"model.embed(data).value has it"
             )
-        return self.readout(h, inputs.batch, inputs.batch_size)
+        dtype = first_parameter(self.readout, h).dtype
+        return self.readout(widened(h, dtype), inputs.batch, inputs.batch_size)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
         self.conv.require_asynchronous(inputs)

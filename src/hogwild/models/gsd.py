@@ -260,10 +260,9 @@ class GSDProblem(Objective):
         return 2.0 * (self.gamma + self.beta) * self.graph.norm(image - h)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[GSDProblem, Tensor]:
-        graph, nodes, edges = self.graph.select(graphs)
-        target = self.target[replicas][..., nodes]
-        # The pairs of nodes get new indices, so the problem is built again.
-        return self.of(graph, self.gamma, self.beta, target, self.weight[edges]), nodes
+        # A piece has the degrees of the whole graph, which its own edges do not show.
+        out, nodes = super().select(replicas, graphs)
+        return replace(out, pair=_pairs(out.graph, out.weight, out.root)), nodes
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> GSDProblem:
         out = super().gathered(graph, nodes, edges)
@@ -322,11 +321,10 @@ class GSDConv(ImplicitConv):
 
     def problem(self, inputs: Inputs) -> GSDProblem:
         """The energy of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         x, edge_weight = inputs.x, inputs.edge_weight
-        graph, dtype = self.graph(inputs), self.precision(x)
-        target = self.encoder(x).to(dtype).mT.reshape(-1, self.hidden_channels, x.size(-2))
-        weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(dtype)
+        graph, target = self.graph(inputs), self._encode(self.encoder, x)
+        weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(target)
         return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
 
     def require_asynchronous(self, inputs: Inputs) -> None:

@@ -154,7 +154,7 @@ class IGNNConv(ContractionConv):
 
     def problem(self, inputs: Inputs) -> Contraction:
         """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph, a = self._pose(inputs, self.normalize)
         if self.constraint == "project":
             self.project_()

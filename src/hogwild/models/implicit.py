@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, TypedDict
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from hogwild.errors import (
     ON_FAILURE,
@@ -27,7 +29,7 @@ from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
-from hogwild.models.mode import opaque
+from hogwild.models.mode import opaque, refuse_transforms
 from hogwild.models.validation import first_parameter, large_features
 from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
@@ -43,6 +45,7 @@ class Solving(TypedDict, total=False):
     solve_dtype: torch.dtype | None
     on_failure: str
     validate: bool
+    out_channels: int
 
 
 class ImplicitConv(Conv):
@@ -50,7 +53,8 @@ class ImplicitConv(Conv):
 
     Args:
         in_channels: Width p of the node features.
-        hidden_channels: Width k of the embeddings.
+        hidden_channels: Width k of the embeddings. ``out_channels`` means the same, as in PyG's
+            layers.
         replicas: ``None``, or a number R of independent parameter sets that are solved side by
             side.
         solver: A :class:`~hogwild.solvers.Solver`. With ``None`` the layer uses
@@ -112,7 +116,8 @@ class ImplicitConv(Conv):
 
     @opaque
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
+        refuse_transforms(self, inputs)
         x, edge_attr = inputs.x, inputs.edge_attr
 
         def checked(found: Solution) -> Tensor:
@@ -125,7 +130,10 @@ class ImplicitConv(Conv):
                 found = self.solver.run(kernel, self._start(kernel, h0))
                 h = checked(found)
                 if torch.is_grad_enabled():
-                    h = attach(h, kernel.sources, partial(kernel.gradients, h), self.on_failure)
+                    h = attach(
+                        h, kernel.sources, kernel.gradients, partial(self.posed_again, kernel),
+                        self.solver.adjoint, self.on_failure,
+                    )  # fmt: skip
             else:
                 attached = self.problem(inputs)
                 with torch.no_grad():
@@ -145,8 +153,12 @@ class ImplicitConv(Conv):
         """The compiled solve of these inputs, or why there is none: torch solves then."""
         return f"{type(self).__name__} has no compiled solve"
 
+    def posed_again(self, kernel: EnergyKernel, sources: Sequence[Tensor | None]) -> Problem:
+        """The problem of :meth:`kernel`, on torch, from :attr:`EnergyKernel.sources`."""
+        raise NotImplementedError(f"{type(self).__name__} has a kernel() and no posed_again()")
+
     def solver_path(self, inputs: Inputs) -> list[str]:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         with self._precise(inputs), torch.no_grad():
             kernel = self.kernel(inputs)
         if isinstance(kernel, EnergyKernel):
@@ -184,6 +196,19 @@ class ImplicitConv(Conv):
                 f"with solve_dtype=torch.float64 (the default) or convert it with .float()"
             )
         return dtype
+
+    def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
+        """The encoded features [R, k, N], computed in the precision of the solve."""
+        dtype = self.precision(x)
+        if encoder is None:
+            out = x.to(dtype)
+        elif x.dtype == dtype:
+            out = encoder(x)
+        else:
+            parameters = {name: p.to(dtype) for name, p in encoder.named_parameters()}
+            out = functional_call(encoder, parameters, (x.to(dtype),))
+        out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
+        return out.expand(self.replicas or 1, -1, -1)
 
     def _start(self, problem: Problem | EnergyKernel, h0: Tensor | None) -> Tensor | None:
         """The user's starting point as [R, k, N]; ``None`` where the user gave none."""

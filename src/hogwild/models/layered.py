@@ -150,7 +150,7 @@ class Layers(Conv):
 
     def _encode(self, inputs: Inputs) -> tuple[Tensor, AllEdges]:
         """Check the inputs; return the values before the first layer [R, N, k] and the edges."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph = self.graph(inputs)
         h = inputs.x if self.encoder is None else self.encoder(inputs.x)
         h = h.expand(self.replicas or 1, *h.shape[-2:])
@@ -184,7 +184,7 @@ class Layers(Conv):
         h, edges = self._encode(inputs)
         surrounded, k, depth = self._probe(edges, h), self.hidden_channels, self.num_layers
         return LayeredGNNProblem(
-            edges.graph, self.replicas or 1, k, depth, (k,) * (depth + 1), "overwriting",
+            edges.graph, self.replicas or 1, k, depth, (k,) * (depth + 1),
             self, edges, h.mT, surrounded,
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ class Layers(Conv):
         )
 
     def require_asynchronous(self, inputs: Inputs) -> None:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         like = next(self.parameters(), inputs.x)
         like = like.new_zeros(self.replicas or 1, inputs.num_nodes, self.hidden_channels)
         attr = None
@@ -220,8 +220,11 @@ class Layers(Conv):
         self._probe(AllEdges(graph, inputs.edge_index, attr, None), like)
 
     def extra_repr(self) -> str:
-        replicas = "" if self.replicas is None else f", replicas={self.replicas}"
-        return f"{self.in_channels}, hidden_channels={self.hidden_channels}{replicas}"
+        layers = ", ".join(dict.fromkeys(repr(layer.conv) for layer in self._stack))
+        options = {"edge_dim": self.edge_dim, "replicas": self.replicas}
+        given = [f"{name}={value}" for name, value in options.items() if value is not None]
+        sizes = f"{self.in_channels}, hidden_channels={self.hidden_channels}"
+        return ", ".join([sizes, f"{self.num_layers} layers of {layers}", *given])
 
 
 class ExplicitGNN(ConvGNN):
@@ -245,7 +248,7 @@ class ExplicitGNN(ConvGNN):
         super().__init__(conv, readout, out_channels=out_channels, pool=pool)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         return self.read(self.conv.predict(self.features(inputs), h0), inputs)
 
 

@@ -29,7 +29,6 @@ class LayeredProblem(LocalLayers):
         depth: L, the number of layers.
         widths: Widths of the values of layers 0, …, L: L + 1 numbers. Only the rule
             ``"overwriting"`` sends values of layer L.
-        usual: The rule that ``rule="auto"`` selects for this model.
     """
 
     graph: Graph
@@ -37,7 +36,6 @@ class LayeredProblem(LocalLayers):
     channels: int
     depth: int
     widths: tuple[int, ...]
-    usual: str
 
     def detach(self) -> LayeredProblem:
         """The problem itself."""

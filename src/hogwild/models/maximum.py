@@ -215,7 +215,7 @@ class MaxConv(ImplicitConv):
 
     def problem(self, inputs: Inputs) -> MaxProblem:
         """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         x, edge_attr = inputs.x, inputs.edge_attr
         graph = self.graph(inputs)
         heard = x[..., graph.src, :] if inputs.heard is None else inputs.heard

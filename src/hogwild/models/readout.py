@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_positive, require_widths
-from hogwild.kernels.reading import read
+from hogwild.kernels.reading import POOLS, read
 from hogwild.nn.mlp import MLP
 
 
 class Readout(nn.Module):
     """The paper's readout: an MLP on every node. For predictions of graphs the mean of the node
-    predictions goes through a second MLP of the same widths.
+    predictions (or their sum, or their maximum) goes through a second MLP of the same widths.
 
     Args:
         in_channels: Width of the embeddings.
         out_channels: Width of the predictions.
         widths: Hidden widths.
-        pool: ``None`` predicts for every node, ``"mean"`` for every graph.
+        pool: ``None`` predicts for every node. ``"mean"`` (the paper's), ``"add"`` (also
+            ``"sum"``) and ``"max"`` predict for every graph. All three are zero for a graph without
+            nodes, which models refuse.
         replicas: ``None``, or the number R of independent parameter sets.
 
     Shapes:
@@ -37,8 +39,11 @@ class Readout(nn.Module):
         replicas: int | None = None,
     ) -> None:
         super().__init__()
-        if pool not in (None, "mean"):
-            raise ConfigError(f"pool={pool!r}; expected None (node level) or 'mean' (graph level)")
+        if pool not in (None, *POOLS):
+            raise ConfigError(
+                f"pool={pool!r}; expected None (node level), or one of "
+                f"{', '.join(map(repr, POOLS))} (graph level)"
+            )
         require_positive("out_channels", out_channels)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.pool, self.replicas = pool, replicas
@@ -54,5 +59,12 @@ class Readout(nn.Module):
         if self.graph is not None:
             self.graph.reset_parameters()
 
+    def __repr__(self) -> str:
+        widths = tuple(self.node.channels[1:-1])
+        options = {"widths": widths, "pool": self.pool, "replicas": self.replicas}
+        given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+        sizes = [f"{self.in_channels}", f"out_channels={self.out_channels}"]
+        return f"Readout({', '.join(sizes + given)})"
+
     def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
-        return read(self.node, self.graph, h, batch, size)
+        return read(self.node, self.graph, h, batch, size, self.pool or "mean")

@@ -192,7 +192,7 @@ class ScarselliConv(ImplicitConv):
 
     def problem(self, inputs: Inputs) -> ScarselliProblem:
         """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
         dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
         slots = [Slot(x, graph.dst), sender, *([] if edge_attr is None else [Slot(edge_attr)])]
@@ -217,7 +217,7 @@ class ScarselliConv(ImplicitConv):
         """
         if not 0 <= target < 1:
             raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         with self._precise(inputs):
             problem, h = self._at(h, inputs)
             value: Tensor = problem.penalty(h, target).to(inputs.x.dtype)
@@ -229,7 +229,7 @@ class ScarselliConv(ImplicitConv):
 
         The numbers describe this one point; they prove nothing about other points.
         """
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         with self._precise(inputs), torch.no_grad():
             problem, h = self._at(h, inputs)
             found: Contractivity = problem.jacobian(h).contractivity()
@@ -246,12 +246,12 @@ class ScarselliGNN(ImplicitGNN):
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
-        features, layer = self.features(Inputs.of(inputs)), self._only("map")
+        features, layer = self.features(self.accept(inputs)), self._only("map")
         found: Tensor = layer.penalty(h, features, target=target)
         return found
 
     def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
         """How much the map contracts near one point: :meth:`ScarselliConv.contractivity`."""
-        features, layer = self.features(Inputs.of(inputs)), self._only("map")
+        features, layer = self.features(self.accept(inputs)), self._only("map")
         found: Contractivity = layer.contractivity(h, features)
         return found

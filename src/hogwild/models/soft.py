@@ -58,8 +58,7 @@ from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver
-from hogwild.solvers.nesterov import Nesterov
-from hogwild_node.networks import mlp
+from hogwild.solvers.newton import Newton
 from hogwild_node.soft import SCALINGS, Soft, biases, bounded, knowing, scales
 
 
@@ -67,13 +66,12 @@ class SoftEnergyConv(ImplicitConv):
     r"""A layer whose embeddings minimise a soft energy (:mod:`hogwild.models.soft`).
 
     ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
-    :class:`~hogwild.models.ImplicitConv`. The default solver is Nesterov's method.
+    :class:`~hogwild.models.ImplicitConv`. The default solver is Newton's method.
 
     Args:
         condition: :math:`\kappa`, the largest eigenvalue of the Hessian divided by the smallest, at
             most. An influence falls by :math:`(\sqrt\kappa - 1) / (\sqrt\kappa + 1)` a hop, so
-            that r hops need about :math:`4 r^2`, and a solve takes about :math:`\sqrt\kappa` steps
-            for each digit.
+            that r hops need about :math:`4 r^2`.
         width: Channels w of the coupling; ``None``: k.
         edge_dim: Width r of the edge features, or ``None``.
         scaling: ``"symmetric"`` or ``"metropolis"``.
@@ -138,11 +136,11 @@ class SoftEnergyConv(ImplicitConv):
         self.bias.zero_()
 
     def default_solver(self) -> Solver:
-        return Nesterov()
+        return Newton()
 
     def problem(self, inputs: Inputs) -> SoftProblem:
         """The energy of these inputs, attached to the autograd graph."""
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         graph, x, heard, attr = self.fields(inputs)
         weight = x.new_ones(graph.num_edges)
         if inputs.edge_weight is not None:
@@ -157,20 +155,12 @@ class SoftEnergyConv(ImplicitConv):
         most = 0.25 * (self.condition - 1.0) * self.beta
         slopes = most * slopes.sigmoid()
         local = Soft(
-            self._anchor(known), biases(bias, known, near, attr, graph.dst).mT.contiguous().mT,
+            self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
+            biases(bias, known, near, attr, graph.dst).mT.contiguous().mT,
             *scales(self.scaling, degree[graph.dst], there), weight, bounded(receiver),
             bounded(sender), slopes[..., :1], slopes[..., 1:], self.beta,
         )  # fmt: skip
         return SoftProblem(graph, local)
-
-    def _anchor(self, known: Tensor) -> Tensor:
-        """g [R, k, N], from what nodes know of themselves, [1 or R, p + 1, N]."""
-        both = self.encoder.weight, self.encoder.bias
-        weight, bias = ([p.to(known.dtype) for p in some] for some in both)
-        rows = known.mT.expand(self.replicas or 1, -1, -1)
-        rows = rows if self.replicas is not None else rows[0]
-        found: Tensor = self._stacked(mlp(rows, weight, bias, self.encoder.negative_slope))
-        return found.mT
 
     def _stacked(self, x: Tensor) -> Tensor:
         """Parameters with a replica dimension."""

@@ -61,6 +61,9 @@ class Stack(Conv):
         self.in_channels, self.edge_dim = first.in_channels, first.edge_dim
         self.hidden_channels, self.num_layers = levels[-1].hidden_channels, len(levels)
 
+    def extra_repr(self) -> str:
+        return "[" + ", ".join(map(repr, self.convs)) + "]"
+
     @property
     def convs(self) -> list[ImplicitConv]:
         """The layers, the lowest first."""
@@ -75,7 +78,7 @@ class Stack(Conv):
             conv.reset_parameters()
 
     def problem(self, inputs: Inputs) -> StackProblem:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         first = self.convs[0].problem(inputs).detach()
         # Only the values of the features are checked. Embeddings may diverge during a run.
         unchecked = [copy.copy(conv) for conv in self.convs]
@@ -89,7 +92,7 @@ class Stack(Conv):
         """The embeddings of every level, the lowest first. Every solve starts at ``h0`` [(R,) N,
         k], or at its own columns of an ``h0`` that has the embeddings of all levels side by side,
         [(R,) N, sum of the :attr:`level_channels`]."""
-        inputs, found = Inputs.of(inputs), list[Solution]()
+        inputs, found = self.accept(inputs), list[Solution]()
         widths = self.level_channels
         starts: Sequence[Tensor | None] = [h0] * len(widths)
         rows = getattr(inputs.x, "shape", ())[-2:-1]  # the layers raise the error of a wrong x
@@ -102,7 +105,7 @@ class Stack(Conv):
         return found
 
     def solver_path(self, inputs: Inputs) -> list[str]:
-        inputs = Inputs.of(inputs)
+        inputs = self.accept(inputs)
         found, x = list[str](), inputs.x
         for conv in self.convs:
             found += conv.solver_path(replace(inputs, x=x))

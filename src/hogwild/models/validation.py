@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.data.data import BaseData
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, InputError
-from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.graph.inputs import SPARSE, Inputs, graphs_of
 from hogwild.graph.recent import Recent
 from hogwild.linalg.recording import unreadable
 from hogwild.ops import all_finite
@@ -75,6 +76,27 @@ def first_parameter(module: nn.Module, default: Any) -> Any:
     return default
 
 
+def widened(x: Any, dtype: torch.dtype) -> Any:
+    """Floating-point numbers of a lower precision in this one. Numbers of a higher precision are
+    returned unchanged, unless this is a half precision, which nobody takes for its digits."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or not dtype.is_floating_point:
+        return x
+    fits = dtype.itemsize == 2 or torch.promote_types(x.dtype, dtype) == dtype
+    return x.to(dtype) if fits else x
+
+
+def in_precision_of(module: nn.Module, inputs: Inputs) -> Inputs:
+    """The inputs with the features in the dtype of the module's parameters (:func:`widened`), as an
+    encoder under autocast or ``Trainer(precision="64-true")`` needs it."""
+    like = first_parameter(module, None)
+    if like is None:
+        return inputs
+    given = {name: getattr(inputs, name) for name in ("x", "edge_attr", "edge_weight", "heard")}
+    found = {name: widened(value, like.dtype) for name, value in given.items()}
+    changed = {name: value for name, value in found.items() if value is not given[name]}
+    return replace(inputs, **changed) if changed else inputs
+
+
 def check_inputs(inputs: Inputs, conv: Conv) -> None:
     """Raise if the inputs do not fit the convolution. Values are only checked with
     ``conv.validate``, because these checks synchronise with the device."""
@@ -89,8 +111,10 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
     every = features | {"edge_index": edge_index}
     for name, t in every.items():
         if not isinstance(t, Tensor) or t.layout != torch.strided:
-            kind = t.layout if isinstance(t, Tensor) else type(t).__name__
-            raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor")
+            kind = str(t.layout) if isinstance(t, Tensor) else type(t).__name__
+            sparse = name == "edge_index" and "sparse" in kind.lower()
+            instead = f" of senders and receivers, [2, num_edges]: {SPARSE}" * sparse
+            raise InputError(f"{name} is a {kind}; expected a dense torch.Tensor{instead}")
     if edge_index.dim() != 2:
         raise GraphError(f"edge_index has shape {tuple(edge_index.shape)}; expected [2, num_edges]")
     refuse_batch(inputs.edge_attr)

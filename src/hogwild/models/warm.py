@@ -225,4 +225,10 @@ def _numbers_of(batch: Data) -> tuple[list[int], Tensor]:
         device = batch.edge_index.device
         return [int(number)], torch.tensor([batch.num_nodes], device=device)
     numbers = torch.as_tensor(number).view(-1).tolist()
-    return numbers, torch.bincount(owner, minlength=len(numbers))
+    sizes = torch.bincount(owner, minlength=len(numbers))
+    if sizes.numel() != len(numbers):
+        raise InputError(
+            f"a batch of {sizes.numel()} graphs has {len(numbers)} numbers in {NUMBER}; expected "
+            f"one for each graph: number the graphs before they are put into a batch"
+        )
+    return numbers, sizes

@@ -34,7 +34,7 @@ convex.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -170,12 +170,16 @@ class PICNN(nn.Module):
         changes."""
         return self.parameters_of(dtype).context(slots)
 
-    def parameters_of(self, dtype: torch.dtype | None = None) -> PICNNParameters:
-        """All parameters, [B, …] in the solver's dtype."""
+    def parameters_of(
+        self, dtype: torch.dtype | None = None, given: Iterator[Tensor] | None = None
+    ) -> PICNNParameters:
+        """All parameters, [B, …] in the solver's dtype; or the next ones of ``given`` in their
+        place and order."""
 
         def flat(parameters: nn.ParameterList) -> list[Tensor]:
             # Not the list's own iterator, which looks every parameter up by its number's name.
-            found = [p for p in parameters._parameters.values() if p is not None]
+            own = [p for p in parameters._parameters.values() if p is not None]
+            found: list[Tensor] = [*own] if given is None else [next(given) for _ in own]
             lead = len(self.batch_shape)
             flattened = [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in found]
             return flattened if dtype is None else [p.to(dtype) for p in flattened]

@@ -117,7 +117,8 @@ def computation_graph(
     path: str | Path | None = None,
     **options: Any,
 ) -> Figure:
-    """Draw the computation graph of an explicit model, in step and under one schedule.
+    """Draw the computation graph of an explicit model under ``rule="overwriting"``, in step and
+    under one schedule.
 
     Layers go from left to right, nodes from top to bottom. Where embeddings have one channel, their
     values are written into the nodes.
@@ -156,7 +157,9 @@ def observe(
             f"{type(model).__name__} has no computation graph that a schedule could change; "
             f"expected a LayeredGNN such as GCN or GAT"
         )
-    run = simulate(model, data, history=1, keep_embeddings=True, record=True, **options)
+    run = simulate(
+        model, data, rule="overwriting", history=1, keep_embeddings=True, record=True, **options
+    )
     assert run.trace is not None
     assert run.embeddings is not None
     assert data.edge_index is not None

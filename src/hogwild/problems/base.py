@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph import Graph
+from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild_node.local import LocalEnergy, LocalMap
@@ -69,6 +70,31 @@ class Evaluation(ABC):
         return self.hessian()
 
 
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What a layer makes compiled solves of.
+
+    Attributes:
+        graph: The graph of the problem.
+        inputs: The inputs as the layer has read them, with standardised features.
+        make: The compiled solve of such inputs, or of some of their nodes and edges; or why there
+            is none.
+    """
+
+    graph: Graph
+    inputs: Inputs
+    make: Callable[[Inputs], EnergyKernel | str]
+
+    def kernel(self, problem: Solvable) -> EnergyKernel | str:
+        """The compiled solve of the problem that the layer built; no other problem has one."""
+        if problem.graph is not self.graph:
+            return "the problem is on some of the graphs that the layer has read"
+        found = self.make(self.inputs)
+        if isinstance(found, EnergyKernel) and found.replicas != problem.replicas:
+            return "the problem has some of the layer's replicas"
+        return found
+
+
 class Solvable(OnGraph, ABC):
     """The interface for solvers: independent problems on R replicas × G graphs.
 
@@ -77,6 +103,7 @@ class Solvable(OnGraph, ABC):
     """
 
     graph: Graph
+    recipe: Recipe | None = None
 
     @property
     @abstractmethod
@@ -148,7 +175,9 @@ class Solvable(OnGraph, ABC):
 
     def kernel(self) -> EnergyKernel | str:
         """The compiled solve of this problem, or why there is none."""
-        return f"{type(self).__name__} has no compiled solve"
+        if self.recipe is None:
+            return f"{type(self).__name__} has no compiled solve"
+        return self.recipe.kernel(self)
 
     @property
     def described(self) -> tuple[int, int]:

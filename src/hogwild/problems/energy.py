@@ -14,7 +14,6 @@ rounds and a reverse sweep that adds the curvatures. For one round, with :math:`
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -23,10 +22,9 @@ from torch import Tensor
 
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mtm, mtv, mv, scatter
-from hogwild.problems.base import Evaluation, Objective
+from hogwild.problems.base import Evaluation, Objective, Recipe
 from hogwild_node.energy import Energy
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
@@ -224,7 +222,7 @@ class EnergyProblem(Objective):
     rounds: list[Round] = over(SHARED)
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
     widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
-    pose: Callable[[], EnergyKernel | str] | None = over(FIXED, default=None)  # for compiled code
+    recipe: Recipe | None = over(FIXED, default=None)  # for compiled code
 
     @property
     def replicas(self) -> int:
@@ -236,12 +234,6 @@ class EnergyProblem(Objective):
 
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
-
-    def kernel(self) -> EnergyKernel | str:
-        found = "the problem was not posed by a layer" if self.pose is None else self.pose()
-        if isinstance(found, EnergyKernel) and found.graph is not self.graph:
-            return "the problem is on some of the graphs that were posed"
-        return found
 
     @property
     def described(self) -> tuple[int, int]:

@@ -17,8 +17,9 @@ each node :math:`U_i` and :math:`B_i` with the curvatures :math:`C_e` of all edg
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,12 +30,12 @@ from torch.utils.checkpoint import checkpoint
 from hogwild.graph import Graph, kept
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mtm, mtv, mv, scatter_into
-from hogwild.problems.base import Evaluation, Objective
+from hogwild.problems.base import Evaluation, Objective, Recipe
 from hogwild.problems.energy import EnergyProblem
 from hogwild_node.energy import Energy
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
 from hogwild_node.star import Star
-from hogwild_node.tree import FIXED, NODES, arrays, over
+from hogwild_node.tree import FIXED, NODES, SHARED, OnGraph, arrays, over
 
 BLOCK_EDGES = 1 << 16
 """Edges and nodes of a block, times replicas (``benchmarks/large.py``)."""
@@ -44,9 +45,14 @@ LARGE = {"cpu": 1 << 18}
 """Edges, times replicas, from which an energy is evaluated in blocks, by device. On a GPU a block
 is too little work for a kernel."""
 
-Pose = Callable[[Star, Tensor], Round]
-"""The round of messages on a star whose edges have these senders [E'], with its features filled
-in."""
+
+class Pose(OnGraph, ABC):
+    """The features and parameters of a round of messages; a dataclass."""
+
+    @abstractmethod
+    def on(self, star: Star, src: Tensor) -> Round:
+        """The round on a star whose edges have the senders ``src`` [E'], with its features filled
+        in."""
 
 
 def is_large(graph: Graph, replicas: int) -> bool:
@@ -95,30 +101,16 @@ def _blocks(graph: Graph, edges: int) -> Blocks:
 
 @dataclass
 class StreamedEnergy(Objective):
-    """The problem of :class:`~hogwild.problems.energy.EnergyProblem` with one round of messages.
-
-    ``pose`` reads the model's parameters whenever a block needs them: change no parameter while the
-    problem is in use.
-    """
+    """The problem of :class:`~hogwild.problems.energy.EnergyProblem` with one round of messages."""
 
     graph: Graph = over(FIXED)
     beta: float = over(FIXED)
-    pose: Pose = over(FIXED)
+    pose: Pose = over(SHARED)
     shape: tuple[int, int] = over(FIXED)  # replicas and channels
     like: Tensor = over(FIXED)  # any tensor of the solve's dtype and device
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
     widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
-    attached: bool = over(FIXED, default=True)  # whether autograd sees the model's parameters
-
-    def detach(self) -> StreamedEnergy:
-        return replace(super().detach(), attached=False)
-
-    def posed(self, star: Star, src: Tensor) -> Round:
-        """The networks of some nodes, whose edges come from ``src``."""
-        if self.attached:
-            return self.pose(star, src)
-        with torch.no_grad():
-            return self.pose(star, src).map(Tensor.detach)
+    recipe: Recipe | None = over(FIXED, default=None)  # for compiled code
 
     @property
     def replicas(self) -> int:
@@ -140,7 +132,7 @@ class StreamedEnergy(Objective):
         index = torch.arange(graph.num_edges, device=graph.src.device)
         nodes = torch.arange(graph.num_nodes, device=graph.src.device)
         star = Star(graph.num_nodes, graph.dst, nodes, index)
-        rounds = [self.posed(star, graph.src)]
+        rounds = [self.pose.on(star, graph.src)]
         return EnergyProblem(graph, self.beta, rounds, self.begin, self.widths)
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> EnergyProblem:  # type: ignore[override]
@@ -174,26 +166,15 @@ class StreamedEnergy(Objective):
         total = self.like.new_zeros(shape)
         with torch.no_grad():
             for block in self.blocks:
-                local = Energy(self.posed(block.star, block.src), self.beta)
+                local = Energy(self.pose.on(block.star, block.src), self.beta)
                 own, toward = local.row_bounds(Star(block.star.size, block.star.slot))
                 total[..., block.nodes] += own
                 scatter_into(total, block.src, toward)
         return total
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[StreamedEnergy, Tensor]:
-        graph, nodes, edges = self.graph.select(graphs)
-        some = None if replicas.numel() == self.replicas else replicas
-
-        def pose(at: Star, src: Tensor) -> Round:
-            assert at.nodes is not None
-            assert at.edges is not None
-            star = Star(at.size, at.slot, nodes[at.nodes], edges[at.edges])
-            found = self.posed(star, nodes[src])
-            return found.cut(self.replicas, some, None, None)
-
-        shape = (replicas.numel(), self.channels)
-        begin = None if self.begin is None else self.begin[replicas][..., nodes]
-        found = StreamedEnergy(graph, self.beta, pose, shape, self.like, begin, self.widths)
+        found, nodes = super().select(replicas, graphs)
+        found.shape = (replicas.numel(), self.channels)
         return found, nodes
 
     @cached_property
@@ -209,11 +190,11 @@ class StreamedEnergy(Objective):
     def _round(self, block: Block) -> Round:
         """The round of a block, with its features filled in."""
         first = block.nodes.start
-        if self.attached and torch.is_grad_enabled():
-            return self.posed(block.star, block.src)
+        if torch.is_grad_enabled() and any(x.requires_grad for x, _ in arrays(self.pose)):
+            return self.pose.on(block.star, block.src)
         if first in self._kept:
             return self._kept[first]
-        found = self.posed(block.star, block.src)
+        found = self.pose.on(block.star, block.src)
         if self._room[0] > 0:
             self._room[0] -= sum(x.untyped_storage().nbytes() for x, _ in arrays(found))
             self._kept[first] = found

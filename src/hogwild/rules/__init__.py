@@ -112,8 +112,8 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
       gradient steps, ``"gradient"`` (``step="momentum"`` makes them faster), or solves of balls,
       ``"balls"``.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
-    * *Layers*: ``"overwriting"``, the paper's semantics, first for models of this library;
-      ``"caching"``, first for trained models that were wrapped; ``"waiting"``, ``"resending"``.
+    * *Layers*: ``"caching"``, ``"overwriting"`` (the paper's semantics), ``"waiting"``, or
+      ``"resending"``.
     * *Stacks*: those of their levels.
 
     Rules of your own (:func:`register`) come last.
@@ -121,8 +121,7 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     if isinstance(problem, StackProblem):
         return fitting(problem.first)
     if isinstance(problem, LayeredProblem):
-        names = dict.fromkeys([problem.usual, *LAYERED])
-        return {name: partial(layered_rule, name=name) for name in names}
+        return {name: partial(layered_rule, name=name) for name in LAYERED}
     own = {name: make for name, (kind, make) in _OWN.items() if isinstance(problem, kind)}
     if isinstance(problem, FixedPoint):
         return {"fixed-point": fixed_point_rule, "balls": balls_rule, **own}

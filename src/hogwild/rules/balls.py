@@ -23,17 +23,24 @@ weighted maximum norm, if the Hessian is scaled diagonally dominant with factor 
 contracts with ρ; nodes then converge under any delays. For other energies convergence with a
 smaller radius is observed.
 
+**Features that change.** A node whose features change tells a new *edition* of its profile. The
+others solve with the old edition until they hear of the new one (:class:`Told`). If nodes or edges
+come or go, tables have another shape, and all nodes begin anew. (Real agents keep their tables.)
+
 **What is sent** is in :mod:`hogwild.rules.tables`. Real agents run the same rule with tables of
 their own (:mod:`hogwild_node.balls`): they know no slots, only names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError
 from hogwild.graph import Graph, Star
+from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.held import HeldSolver, Piece
 from hogwild.rules.surroundings import Surroundings, surroundings, widest_reach
@@ -54,6 +61,54 @@ def usual_radius(problem: Problem) -> int | None:
     return None if reach is None else max(reach - couples(problem), 1)
 
 
+class Told:
+    """The features that nodes tell of themselves, in all editions in which somebody may still
+    believe.
+
+    Args:
+        inputs: The graph and the features of now, of one run: n nodes and e edges.
+        pose: Gives the problem of such inputs.
+    """
+
+    def __init__(self, inputs: Inputs, pose: Callable[[Inputs], Problem]) -> None:
+        self.inputs, self.pose = inputs, pose
+        self.editions = {1: inputs.x}
+
+    def only_features(self, before: Told) -> bool:
+        """Whether the edges have the features and weights of before."""
+        now, then = self.inputs, before.inputs
+        pairs = ((now.edge_attr, then.edge_attr), (now.edge_weight, then.edge_weight))
+        return all(
+            x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs
+        )
+
+    def follow(self, before: Told, count: int) -> tuple[Tensor, int]:
+        """Which of ``count`` nodes of all runs have other features than before, [N], and the
+        edition of these features."""
+        edition = max(before.editions) + 1
+        self.editions = before.editions | {edition: self.inputs.x}
+        changed = (self.inputs.x != before.inputs.x).any(-1)
+        return changed.repeat(count // changed.numel()), edition
+
+    def tidy(self, held: list[int]) -> None:
+        """Forget editions that nobody holds."""
+        self.editions = {number: self.editions[number] for number in held if number}
+
+    def believed(self, piece: Piece, ball: Tensor, edition: Tensor) -> tuple[Problem, Piece]:
+        """The problem of a copy of the graph for each ball, and the piece there. The nodes of the
+        piece are in these balls [n'], and have the features of these editions [n'] there; 0: those
+        of now."""
+        n, edges = self.inputs.num_nodes, self.inputs.edge_index.size(1)
+        copies, node = self.inputs.repeat(piece.graph.num_graphs), piece.nodes % n
+        x = copies.x.clone()
+        for number in edition.unique().tolist():
+            if number:
+                some = edition == number
+                x[ball[some] * n + node[some]] = self.editions[number][node[some]]
+        where = ball[piece.graph.src] * edges + piece.edges % edges
+        return self.pose(replace(copies, x=x)), replace(piece, nodes=ball * n + node, edges=where)
+
+
 class BallsRule(Rule):
     """Solves the ball around each node.
 
@@ -62,8 +117,8 @@ class BallsRule(Rule):
         radius: Hops within which a node solves for others, too; ``None``: for the whole graph.
     """
 
-    follows = False
     solved_for: Tensor  # [N]
+    told: Told | None = None
 
     def __init__(self, problem: Problem, radius: int | None = None) -> None:
         graph = problem.graph
@@ -94,8 +149,26 @@ class BallsRule(Rule):
         self.tables.forget(nodes)
         self.begun[nodes] = False
 
+    def follows(self, before: BallsRule, kept: Kept) -> bool:
+        """Tables have their shape from the graph. A change of features alone leaves it."""
+        if self.told is None or before.told is None:
+            return False
+        count = {self.graph.num_edges, before.graph.num_edges, kept.edges[0].numel()}
+        nodes = {self.graph.num_nodes, before.graph.num_nodes, kept.nodes[0].numel()}
+        if len(count) > 1 or len(nodes) > 1 or self.radius != before.radius:
+            return False
+        same = (torch.equal(*pairs) for pairs in (kept.nodes, kept.edges))
+        return all(same) and self.told.only_features(before.told)
+
     def keep(self, before: BallsRule, kept: Kept) -> None:
-        raise ConfigError("tables do not follow a change of the graph: nodes begin anew")
+        """A node whose features have changed tells its new profile. The others go on to solve with
+        the old one until they hear of it."""
+        assert self.told is not None
+        assert before.told is not None
+        changed, edition = self.told.follow(before.told, self.graph.num_nodes)
+        self.begun = before.begun & ~changed
+        self.tables.keep(before.tables, changed, edition)
+        self.told.tidy(self.tables.edition.unique().tolist())
 
     # -- packets -------------------------------------------------------------------------------
 
@@ -142,7 +215,13 @@ class BallsRule(Rule):
         piece, (ball, slot), first = self._pieces(nodes)
         self.solved_for[nodes] += piece.graph.sum(piece.free.long())
         start = self._start(nodes, h, ball, slot)
-        found, good = self.solver.solve(piece, start)
+        held = self.tables.edition[slot, nodes[ball]]
+        old = held != self.tables.edition[0, piece.nodes]
+        if self.told is not None and bool(old.any()):
+            problem, piece = self.told.believed(piece, ball, torch.where(old, held, 0))
+            found, good = HeldSolver(problem).solve(piece, start)
+        else:
+            found, good = self.solver.solve(piece, start)
         return torch.where(good, found[..., first], h)
 
     def _start(self, nodes: Tensor, h: Tensor, ball: Tensor, slot: Tensor) -> Tensor:

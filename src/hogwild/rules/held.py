@@ -18,6 +18,10 @@ from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
 
+NEAR = Newton(atol=0.0, rtol=1e-6, max_iter=0, linear="cg")
+"""Makes no iteration, and says whether a gradient is small beside its terms. Where odd features
+make terms large, rounding may keep a solve from its tolerance."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -59,25 +63,24 @@ class HeldSolver:
 
     def solve(self, piece: Piece, h: Tensor) -> tuple[Tensor, Tensor]:
         """The embeddings [R, k, n] after a solve from ``h``, and which graphs of the piece have
-        an answer, [G]: of an energy a finite one, since any descent is welcome, and of a map a
-        fixed point."""
-        found = self._solved(piece, h)
-        finite = piece.graph.norm(found.value).isfinite().all(0)
-        return found.value, finite if isinstance(self.problem, Objective) else finite & (
-            found.converged.all(0)
-        )
+        arrived, [G]; the embeddings of the others are of no use."""
+        found = self._solved(piece, h, self.solver)
+        good = found.converged
+        if isinstance(self.problem, Objective) and not bool(good.all()):
+            good = good | self._solved(piece, found.value, NEAR).converged
+        return found.value, good.all(0)
 
-    def _solved(self, piece: Piece, h: Tensor) -> Solution:
+    def _solved(self, piece: Piece, h: Tensor, solver: Solver) -> Solution:
         if self.kernel is None:
             part = self.problem.gathered(piece.graph, piece.nodes, piece.edges)
-            return solve(pinned(part, piece.free, h), self.solver, h)
+            return solve(pinned(part, piece.free, h), solver, h)
         t = self.tensors
         posed = Tensors(
             t.parameters, _some(t.nodes, piece.nodes), _maybe(t.edges, piece.edges),
             _maybe(t.weight, piece.edges), _maybe(t.loop_weight, piece.nodes),
         )  # fmt: skip
         kernel = EnergyKernel(self.kernel.native, piece.graph, self.kernel.design, posed)
-        return Newton().run(kernel.holding(~piece.free), h)
+        return solver.run(kernel.holding(~piece.free), h)
 
 
 def _some(x: Tensor, index: Tensor) -> Tensor:

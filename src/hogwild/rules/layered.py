@@ -13,11 +13,13 @@ from hogwild_node.rules import (
 )
 
 LAYERED: dict[str, type[OverwritingRule | WaitingRule | ResendingRule | CachingRule]] = {
+    "caching": CachingRule,
     "overwriting": OverwritingRule,
     "waiting": WaitingRule,
     "resending": ResendingRule,
-    "caching": CachingRule,
 }
+"""The rules for layers. The first one, ``rule="auto"``, ends at the synchronous answer on every
+graph, for layers of any widths and with losses."""
 
 
 def layered_rule(problem: LayeredProblem, name: str) -> Rule:

@@ -15,11 +15,13 @@ the documentation ("Asynchrony").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hogwild.graph import Star
+from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.models.levels import StackProblem
 from hogwild_node.rules.base import Kept, Rule, carry
 
@@ -37,6 +39,22 @@ class StackRule(Rule):
         self.problem, self.rules = problem, list(rules)
         self.everyone, self.channels = problem.graph.everyone, problem.channels
         self.letter = sum(rule.letter for rule in self.rules)
+        self.kernels: list[RuleKernel] = []
+
+    def compile(self) -> str:
+        """From now on make the updates of all levels in compiled code, if that knows the rules of
+        all of them. Call it after :meth:`begin`. Returns how updates are made."""
+        self.kernels, found = [], []
+        for rule, own in zip(self.rules, self.own, strict=True):
+            kernel = kernel_of(rule, self.problem.graph, own)
+            if isinstance(kernel, str):
+                return f"torch: {kernel}"
+            found.append(kernel)
+        self.kernels = found
+        return f"compiled ({found[0].native.instructions}, packets on torch)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"kernels": []}  # compiled code knows addresses
 
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
         self.start = self._levels(h)
@@ -77,6 +95,8 @@ class StackRule(Rule):
             below = level - 1
             problem = self.problem.pose(level, self.own[below], self.heard[below])
             self.rules[level].pose(problem.node)
+            if self.kernels:
+                self.kernels[level].pose()
 
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
@@ -85,7 +105,8 @@ class StackRule(Rule):
         widths = [rule.letter for rule in self.rules]
         post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
         letters: list[Tensor | None] = []
-        for level, rule in enumerate(self.rules):
+        updating: Sequence[Rule | RuleKernel] = self.kernels or self.rules
+        for level, rule in enumerate(updating):
             self._pose(level)
             own[level], letter = rule.update(own[level], heard[level], post[level], at)
             self.own[level] = at.put(self.own[level], own[level])

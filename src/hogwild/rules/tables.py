@@ -3,8 +3,9 @@ r"""What nodes know of each other in the rule ``"balls"``, and how they tell it.
 A packet from i to j has a number n, which grows whenever i has news. It says that it holds all news
 since number b, and up to which number its sender has all news of j. News are
 
-* profiles that i has learned: the identity, the features, the number of edges into the node, and
-  these edges (senders' identities and edge features), as far as j may need them;
+* profiles that i has learned, or new editions of them: the identity, the features, the number of
+  edges into the node, and these edges (senders' identities and edge features), as far as j may need
+  them;
 * embeddings that i has heard since: identity, version and k numbers (only where there is a rim).
 
 The number b is the last that j has confirmed, so a lost packet costs nothing but time: the next one
@@ -14,9 +15,9 @@ of news are left out. What came from j, j knows. What came from a neighbour u of
 i knows the edges of u, and u sends until j confirms. (News come to u from somebody else, and so on
 back to the node that they are about, which tells all its neighbours. So somebody tells j.)
 
-The simulator's packets [R, ·, N] hold the number, whether a node is known and the version for every
-slot, and the embeddings. Letters [R, ·, E] hold what is confirmed, b, and for every slot whether
-the profile and whether the embedding is in the packet.
+The simulator's packets [R, ·, N] hold the number, the edition of the profile and the version of the
+embedding for every slot (0: unknown), and the embeddings. Letters [R, ·, E] hold what is confirmed,
+b, and for every slot whether the profile and whether the embedding is in the packet.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ HEAD = 3
 version of its sender's embedding."""
 MARK = 2
 """Numbers of an embedding's entry beside the embedding: whose it is, and its version."""
+
+_MEMORY = {
+    "edition", "learned", "origin", "version", "behind", "value", "changed", "source", "number",
+    "size", "got", "confirmed", "base", "flags",
+}  # fmt: skip
 
 
 class Tables:
@@ -73,8 +79,9 @@ class Tables:
         """Everybody knows itself and nothing else."""
         shape = self.around.node.shape
         device = h.device
-        self.known = torch.zeros(shape, dtype=torch.bool, device=device)
-        self.learned = torch.zeros(shape, dtype=torch.long, device=device)  # in which packet
+        # Of the profile in each slot; 0: unknown. A node whose features change has a new one.
+        self.edition = torch.zeros(shape, dtype=torch.long, device=device)
+        self.learned = torch.zeros_like(self.edition)  # in which packet
         self.origin = torch.full(shape, -1, device=device)  # edge that brought the profile
         if self.bounded:
             self.version = torch.zeros_like(self.learned)  # 0: no embedding was heard
@@ -87,13 +94,27 @@ class Tables:
         self.got, self.confirmed, self.base = zero, zero.clone(), zero.clone()
         self.flags = torch.zeros(self.letter - 2, zero.numel(), dtype=torch.bool, device=device)
         # The first packets, which nobody has to send: neighbours know each other from the start.
-        self.known[0] = True
+        self.edition[0] = 1
         self.flags[0] = True
+
+    def keep(self, before: Tables, changed: Tensor, edition: int) -> None:
+        """Take over the tables of before a change of features: the nodes in ``changed`` [N] have a
+        new profile of this edition, which is news."""
+        for name in vars(before).keys() & _MEMORY:
+            setattr(self, name, getattr(before, name).clone())
+        self.edition[0, changed] = edition
+        self.learned[0, changed], self.origin[0, changed] = self.number[changed] + 1, -1
+
+    @property
+    def known(self) -> Tensor:
+        """Which slots have a profile, [W, N]."""
+        return self.edition > 0
 
     def forget(self, nodes: Tensor) -> None:
         """These nodes know only themselves again."""
-        self.known[:, nodes] = False
-        self.known[0, nodes] = True
+        own = self.edition[0, nodes]
+        self.edition[:, nodes] = 0
+        self.edition[0, nodes] = own
         self.learned[:, nodes], self.origin[:, nodes], self.number[nodes] = 0, -1, 0
         if self.bounded:
             self.version[:, nodes] = self.changed[:, nodes] = 0
@@ -123,11 +144,11 @@ class Tables:
             joins, torch.maximum(self.got[edges], count[0]), self.got[edges]
         )
         place = self.around.heard[:, edges]  # [W, E'] the slot at the sender, or W
-        tells = self._told(count[1 : 1 + w] * letter[2 : 2 + w], place, 0) > 0
-        learns, by = self._newest(tells.long(), self.known[:, nodes].long(), at)
+        tells = self._told(count[1 : 1 + w] * letter[2 : 2 + w], place, 0)
+        learns, by = self._newest(tells, self.edition[:, nodes], at)
         slot, node = learns.nonzero(as_tuple=True)
         here = (slot, nodes[node])
-        self.known[here] = True
+        self.edition[here] = tells[slot, by[slot, node]]
         self.learned[here], self.origin[here] = self.number[nodes[node]], edges[by[slot, node]]
         if not self.bounded:
             return learns, nothing
@@ -228,7 +249,7 @@ class Tables:
         graph, around = self.graph, self.around
         receiver = graph.src[edges]
         news = held[:, here] & self.passed[:, here] & (since[:, here] > self.confirmed[edges])
-        if held is self.known:
+        if origin is self.origin:
             news &= around.node[:, here] != receiver  # who knows itself best
         slot, edge = news.nonzero(as_tuple=True)
         by = origin[slot, here[edge]]
@@ -241,7 +262,7 @@ class Tables:
 
     def packet(self, h: Tensor, at: Star) -> Tensor:
         """What these nodes send to everybody, [R, said, A]."""
-        rows = [at.at_nodes(self.number)[None], at.at_nodes(self.known).long()]
+        rows = [at.at_nodes(self.number)[None], at.at_nodes(self.edition)]
         if self.bounded:
             rows.append(at.at_nodes(self.version))
         counts = torch.cat(rows).to(h.dtype)

@@ -10,14 +10,13 @@ from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.gradient import GradientDescent
 from hogwild.solvers.lbfgs import LBFGS
 from hogwild.solvers.loop import Solver, State, solve
-from hogwild.solvers.nesterov import Nesterov
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
 
 __all__ = [
     "LBFGS", "Adjoint", "Anderson", "Evaluation", "FixedPoint", "GradientDescent", "Hessian",
-    "LinearSolver", "Nesterov", "Newton", "Objective", "Picard", "Problem", "SemismoothNewton",
-    "Solution", "Solver", "State", "Status", "System", "Tangent", "bicgstab", "cg",
-    "differentiable", "gmres", "solve",
+    "LinearSolver", "Newton", "Objective", "Picard", "Problem", "SemismoothNewton", "Solution",
+    "Solver", "State", "Status", "System", "Tangent", "bicgstab", "cg", "differentiable",
+    "gmres", "solve",
 ]  # fmt: skip

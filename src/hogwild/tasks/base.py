@@ -100,8 +100,8 @@ class Task:
         return self._measure(self.reported, out, data, mask)
 
     def constant(self, train: Batch, test: Batch) -> float:
-        """Metric on ``test`` of the best constant prediction for ``train``: a model that is no
-        better has learned nothing."""
+        """Metric on ``test`` of the best constant prediction for ``train``. No constant prediction
+        is better than ``constant(test, test)``: a model that is no better has learned nothing."""
         value = self._constant(train)
         rows = test.num_nodes if self.pool is None else test.num_graphs
         return float(self.metric(value.repeat(rows // len(value), 1), test))
@@ -127,8 +127,12 @@ class Task:
     def _constant(self, train: Batch) -> Tensor:
         """The best constant prediction [1, c], or [n, c] for graphs of n numbered nodes."""
         y, counted = self._targets(train), train.get("counted")
-        y = y if counted is None else y[counted]
-        return self.reported.constant(y, self.out_channels).reshape(1, -1)
+        if self.reported.constant is None:
+            raise ConfigError(
+                f"the best constant prediction for the metric {self.reported.name!r} is unknown; "
+                f"expected a Metric with a function constant=..."
+            )
+        return self.reported.constant(y if counted is None else y[counted], self.out_channels)
 
     def _owner(self, data: Batch) -> Tensor | None:
         """The graph of every row, [n]; ``None``: the rows are the graphs."""

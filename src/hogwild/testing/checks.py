@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hogwild import Inputs
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, UnsupportedError
 from hogwild.graph import Graph
 from hogwild.linalg.solution import Status
 from hogwild.models.base import GraphModule, Kind
@@ -101,7 +101,8 @@ def check_model(
     * A graph in a batch has the same answer as the graph alone.
     * A permutation of the nodes permutes the answer.
     * A warm start does not change the answer (explicit models take no start).
-    * Gradients equal finite differences.
+    * Gradients equal finite differences, and so do second derivatives, unless the model refuses
+      them (:class:`~hogwild.errors.UnsupportedError`).
     * The model works under ``no_grad`` and ``inference_mode``, after ``deepcopy``, and after its
       ``state_dict`` is saved and loaded.
     * R replicas equal R separate models.
@@ -163,6 +164,7 @@ def check_model(
     assert torch.allclose(fresh(*inputs), out, rtol=0, atol=1e-9), "state_dict round trip differs"
 
     _check_gradients(model, x, edge_index, edge_attr, batch)
+    _check_second_derivatives(model, x, edge_index, edge_attr, batch)
     _check_replicas(make, inputs, device)
     _check_options(make)
 
@@ -234,6 +236,46 @@ def _check_gradients(
         assert abs(numeric - exact) <= 1e-4 * max(1.0, abs(numeric), abs(exact)), (
             f"gradient of {name}: {exact:.8g}, finite differences {numeric:.8g}"
         )
+
+
+def _check_second_derivatives(
+    model: GraphModule, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
+) -> None:
+    """Compare the second derivative of a random loss in two random directions with a central
+    difference of gradients."""
+    leaves: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    leaves.append(x := x.clone().requires_grad_())
+    if edge_attr is not None:
+        leaves.append(edge_attr := edge_attr.clone().requires_grad_())
+    one, two = ([torch.randn_like(leaf) for leaf in leaves] for _ in range(2))
+    weight = torch.randn_like(model(x, edge_index, edge_attr, batch))
+
+    def slope(recorded: bool) -> Tensor:
+        """The derivative in the first direction."""
+        loss = (weight * model(x, edge_index, edge_attr, batch).tanh()).sum()
+        grads = torch.autograd.grad(loss, leaves, create_graph=recorded)
+        return torch.stack([(g * u).sum() for g, u in zip(grads, one, strict=True)]).sum()
+
+    def move(step: float) -> None:
+        with torch.no_grad():
+            for leaf, u in zip(leaves, two, strict=True):
+                leaf.add_(u, alpha=step)
+
+    try:
+        grads = torch.autograd.grad(slope(True), leaves, materialize_grads=True)
+    except UnsupportedError:
+        return
+    exact = float(torch.stack([(g * u).sum() for g, u in zip(grads, two, strict=True)]).sum())
+    found: list[float] = []
+    for step in (1e-5, 1e-6, 1e-7):  # shorter: fewer kinks of a ReLU lie between; but more rounding
+        move(step)
+        up = float(slope(False))
+        move(-2 * step)
+        found.append((up - float(slope(False))) / (2 * step))
+        move(step)
+        if abs(found[-1] - exact) <= 1e-3 * max(1.0, abs(exact)):
+            return
+    raise AssertionError(f"second derivative: {exact:.8g}, differences of gradients {found}")
 
 
 def _check_replicas(make: Callable[..., GraphModule], inputs: tuple[Any, ...], device: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -114,8 +113,6 @@ def train(
             folders.write(where, config)
         log.rewind(loop.epoch)
         try:
-            if progress is None:  # in a terminal or a notebook
-                progress = sys.stderr.isatty() or "ipykernel" in sys.modules
             loop.run(progress)
             metrics = measure(loop)
         finally:

@@ -109,7 +109,7 @@ class Loop:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def run(self, progress: bool = False) -> None:
+    def run(self, progress: bool | None = False) -> None:
         """Train to the last epoch, or until every replica has stopped. The model then holds the
         best parameters of every replica."""
         saved = time.monotonic()
@@ -127,7 +127,7 @@ class Loop:
                 self._note(time.monotonic() - began)
                 self.epoch += 1
                 show.update()
-                if progress:
+                if not show.disable:
                     show.set_postfix_str(self._describe())
                 if self.callback is not None:
                     self.callback(self)  # before the checkpoint of this epoch is saved

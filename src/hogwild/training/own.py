@@ -12,7 +12,17 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.errors import ConfigError, require_positive
 from hogwild.graph.inputs import graphs_of
-from hogwild.metrics import ACCURACY, Measure, Metric, Score, one_by_one
+from hogwild.metrics import (
+    ACCURACY,
+    Constant,
+    Measure,
+    Metric,
+    Score,
+    average,
+    median,
+    name_of,
+    one_by_one,
+)
 from hogwild.tasks.base import Task
 from hogwild.tasks.splits import Split, cross_validation, shares
 from hogwild.training.checks import check_graphs, check_targets, edge_dim, per_node
@@ -34,6 +44,10 @@ def parts(count: int, folds: int | None, seed: int, strata: Tensor | None = None
     if folds is None:
         return [shares(count, seed, strata)]
     return cross_validation(count, folds, seed, strata)
+
+
+CONSTANTS: dict[Score, Constant] = {F.mse_loss: average, F.l1_loss: median}
+"""The best constant prediction for some losses."""
 
 
 class OwnTask(Task):
@@ -96,12 +110,11 @@ class OwnTask(Task):
             else:
                 out_channels = first.y.size(-1) if first.y.dim() == 2 else 1
         self.out_channels = require_positive("out_channels", out_channels)
-        self.minimised = Metric(
-            "loss", _measure(loss or (F.cross_entropy if classes else F.mse_loss))
-        )
+        minimised = loss or (F.cross_entropy if classes else F.mse_loss)
+        self.minimised = Metric("loss", _measure(minimised), constant=CONSTANTS.get(minimised))
         self.reported = ACCURACY if classes else self.minimised
         if metric is not None:
-            self.reported = Metric("metric", _measure(metric), bool(higher_is_better))
+            self.reported = Metric(name_of(metric), _measure(metric), bool(higher_is_better))
         elif higher_is_better is not None:
             raise ConfigError(
                 f"higher_is_better={higher_is_better!r} was given without a metric; expected it "
@@ -129,12 +142,16 @@ class OwnTask(Task):
         return self._splits
 
     def baseline(self, split: Split) -> float | None:
-        """:meth:`constant` of a split: the metric of the most frequent class, or of the mean of the
-        targets. ``None`` with a metric of the user's, or without test graphs."""
-        if self.metric_name == "metric" or not len(split.test):
+        """The best metric on the test rows of a split that any constant prediction can have: that
+        of their own most frequent class, or of their own mean. A constant chosen on training rows
+        can be far below it: the training classes of citation graphs are equally frequent. ``None``
+        with a loss or metric whose best constant is unknown, or with fewer than two rows."""
+        if self.reported.constant is None or not len(split.test):
             return None
-        parts = [[self.graphs[i] for i in ids.tolist()] for ids in (split.train, split.test)]
-        return self.constant(*(Batch.from_data_list(part) for part in parts))
+        test = Batch.from_data_list([self.graphs[i] for i in split.test.tolist()])
+        counted = test.get("counted")
+        rows = len(self._targets(test)) if counted is None else int(counted.sum())
+        return self.constant(test, test) if rows > 1 else None
 
     def _targets(self, data: Batch) -> Tensor:
         y = super()._targets(data)

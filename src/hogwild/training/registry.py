@@ -28,7 +28,7 @@ from hogwild.models.energy import default_widths
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import Layers
-from hogwild.solvers import LBFGS, Anderson, GradientDescent, Nesterov, Newton, Picard
+from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
 from hogwild.solvers.loop import Solver
 from hogwild.tasks.base import Task
 
@@ -82,7 +82,6 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
     "newton": Newton,
     "lbfgs": LBFGS,
     "gradient": GradientDescent,
-    "nesterov": Nesterov,
     "picard": Picard,
     "anderson": Anderson,
 }

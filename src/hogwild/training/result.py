@@ -162,7 +162,7 @@ class Result:
                 extremes = f" ({float(v.min()):.4g} to {float(v.max()):.4g})" if spread else ""
                 lines.append(
                     f"  {part:5s} {self.task.metric_name} {float(v.mean()):.4g}{spread}{extremes}"
-                    + (self._compared() if part == "test" else "")
+                    + (self._compared(float(v.mean())) if part == "test" else "")
                 )
         if LATE in self.metrics:
             late = float(self.metrics[LATE].nanmean())
@@ -186,15 +186,22 @@ class Result:
 
     __str__ = summary
 
-    def _compared(self) -> str:
-        """The metric of the best constant prediction, in words, on a user's own graphs."""
+    def _compared(self, value: float) -> str:
+        """The test metric beside that of the best constant prediction, in words, on a user's own
+        graphs."""
         if not isinstance(self.task, OwnTask):
             return ""
         splits = self.task.splits(self.config.folds, self.config.data_seed)
         used = sorted(set(self.members.folds))
         found = [self.task.baseline(splits[fold]) for fold in used]
         values = [v for v in found if v is not None and math.isfinite(v)]
-        return f" (the same answer for all: {sum(values) / len(values):.4g})" if values else ""
+        if not values:
+            return ""
+        best = sum(values) / len(values)
+        better = value > best if self.task.higher_is_better else value < best
+        no = "" if better and not math.isclose(value, best, rel_tol=1e-6) else "no better than "
+        rows = "nodes" if self.task.pool is None else "graphs"
+        return f" ({no}the best single answer for all test {rows}: {best:.4g})"
 
     def graph(self, number: int, dtype: torch.dtype | None = None) -> Data:
         """A graph of the task as the model reads it: in the dtype of training, or in this one;

@@ -17,6 +17,7 @@ from hogwild import tasks
 from hogwild.config import BY_TYPE
 from hogwild.errors import ConfigError, HogwildError, InputError, Rule, among
 from hogwild.graph.inputs import require_tensors
+from hogwild.models.readout import POOLS
 from hogwild.tasks.base import Task
 from hogwild.training.own import OwnTask
 
@@ -54,7 +55,10 @@ NEEDED: dict[str, Rule] = {
     "in_channels": Rule(COUNT, "the number of features of a node"),
     "out_channels": Rule(COUNT, "the number of outputs"),
     "edge_dim": Rule(lambda v: v is None or COUNT(v), "the number of features of an edge, or None"),
-    "pool": Rule(lambda v: v in (None, "mean"), "None (predictions for nodes) or 'mean' (graphs)"),
+    "pool": Rule(
+        lambda v: v in (None, *POOLS),
+        f"None (predictions for nodes) or one of {', '.join(POOLS)} (graphs)",
+    ),
     "metric_name": TEXT,
     "higher_is_better": Rule(BY_TYPE["bool"].fine, "True or False"),
     "graphs": Rule(

@@ -160,7 +160,7 @@ class Side:
         before = None if self.course.now is None else self.course.simulation
         self.course.enter(believed, self)
         if self.course.simulation is not before:
-            if before is not None and not self.course.simulation.rule.follows:
+            if before is not None and self.course.anew:
                 self.since = self.course.simulation.time
             self._look_around(believed.ids)
 
@@ -170,7 +170,7 @@ class Side:
             return
         self.wanted = wanted
         self.course.retime(wanted, self)
-        if not self.simulation.rule.follows:
+        if self.course.anew:
             self.since = self.simulation.time
         view = self.view
         assert self.course.now is not None

@@ -26,7 +26,7 @@ from hogwild.web.worlds import World
 
 LEASE = 20
 """Ticks for which a node counts on a neighbour that is gone."""
-USUAL = (("energy", "auto"), ("gcn", "auto"))
+USUAL = (("energy", "auto"), ("gcn", "overwriting"))
 """The models and rules to begin with."""
 TICKS_SHOWN = 40
 """Ticks whose packets one snapshot shows at most."""

@@ -275,7 +275,7 @@ def test_overwriting_is_the_papers():
     layered = LayeredGNN(inner, 8, out_channels=2, encoder=False).double()
     for layer, conv in zip(layered.conv.layers, inner.convs, strict=True):
         conv.load_state_dict(layer.conv.state_dict())
-    expected = simulate(layered, data, runs=3)
+    expected = simulate(layered, data, runs=3, rule="overwriting")
     run = simulate(inner, data, runs=3, rule="overwriting")
     torch.testing.assert_close(run.h[..., -8:], expected.h, rtol=0, atol=1e-12)
     torch.testing.assert_close(run.predictions, expected.h, rtol=0, atol=1e-12)

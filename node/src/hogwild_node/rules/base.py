@@ -65,9 +65,11 @@ class Rule(ABC):
     """For how many nodes each node has solved so far, [N]; ``None``: for itself, once an update."""
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
-    follows: bool = True
-    """Whether nodes go on through a change of the graph with :meth:`keep`. Otherwise all nodes
-    begin anew."""
+
+    def follows(self, before: Any, kept: Kept) -> bool:
+        """Whether nodes go on through this change of the graph with :meth:`keep`. Otherwise all
+        nodes begin anew."""
+        return True
 
     def pose(self, model: Any) -> None:
         """Replace the model by another one of the same shape. The model at a node may only depend

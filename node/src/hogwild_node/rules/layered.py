@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 from hogwild_node.layers import LocalLayers
 from hogwild_node.ops import Array, namespace
@@ -79,7 +80,8 @@ class ValueByValue(LayerByLayer):
     layer, stacked: [R, sum(widths[:-1]), N]. Its values of a layer are final, so that it begins
     anew when the graph changes."""
 
-    follows = False
+    def follows(self, before: Any, kept: Kept) -> bool:
+        return False
 
     def begin(self, h: Array, inbox: Array) -> Array | None:
         super().begin(h, inbox)

@@ -207,7 +207,7 @@ class WrappedGNN(Model):
         found = Recorded.of(self, fields)
         problem = WrappedProblem(
             graph, 1, sum(found.results), len(found.z), (*found.widths, found.results[-1]),
-            "caching", self, fields, AllEdges(graph, inputs.edge_index, None, None), found,
+            self, fields, AllEdges(graph, inputs.edge_index, None, None), found,
         )  # fmt: skip
         Trial(problem).run()
         return problem

@@ -45,16 +45,29 @@ static float hog_get_float(const uint8_t *raw)
     return x;
 }
 
+/* CRC-32, as in zlib, of the fields of a packet and of what follows its checksum. */
+static uint32_t hog_checksum(const uint8_t *raw, size_t size)
+{
+    uint32_t sum = 0xffffffffu;
+    for (size_t i = 0; i < size; i++) {
+        if (i == HOG_HEADER_BYTES - 4) i = HOG_HEADER_BYTES;
+        sum ^= raw[i];
+        for (int bit = 0; bit < 8; bit++) sum = sum >> 1 ^ (sum & 1 ? 0xedb88320u : 0);
+    }
+    return ~sum;
+}
+
 int hog_read(const uint8_t *raw, size_t size, hog_header *header)
 {
     if (size < HOG_HEADER_BYTES || raw[0] != HOG_VERSION) return HOG_BAD;
     if (raw[1] > 1 || raw[2] != HOG_CODE || raw[3] != HOG_WIDTH) return HOG_BAD;
     if (hog_get(raw + 4, 4) != HOG_MODEL_NUMBER) return HOG_BAD;
     if (size != (raw[1] == HOG_HELLO ? HOG_HELLO_BYTES : HOG_DATA_BYTES)) return HOG_BAD;
+    if (hog_get(raw + HOG_HEADER_BYTES - 4, 4) != hog_checksum(raw, size)) return HOG_BAD;
     header->kind = raw[1];
     header->incarnation = (uint32_t)hog_get(raw + 8, 4);
     header->sequence = (uint32_t)hog_get(raw + 12, 4);
-    header->heard = (uint32_t)hog_get(raw + 16, 4);
+    header->to = (uint32_t)hog_get(raw + 16, 4);
     header->revision = (uint16_t)hog_get(raw + 20, 2);
     header->known = (uint16_t)hog_get(raw + 22, 2);
     header->time = hog_get_double(raw + 24);
@@ -92,7 +105,7 @@ size_t hog_write(const hog_header *header, const hog_real *numbers, uint8_t *raw
     hog_put(raw + 4, HOG_MODEL_NUMBER, 4);
     hog_put(raw + 8, header->incarnation, 4);
     hog_put(raw + 12, header->sequence, 4);
-    hog_put(raw + 16, header->heard, 4);
+    hog_put(raw + 16, header->to, 4);
     hog_put(raw + 20, header->revision, 2);
     hog_put(raw + 22, header->known, 2);
     hog_put_double(raw + 24, header->time);
@@ -106,28 +119,36 @@ size_t hog_write(const hog_header *header, const hog_real *numbers, uint8_t *raw
             at += 4;
         }
     }
+    hog_put(raw + HOG_HEADER_BYTES - 4, hog_checksum(raw, (size_t)(at - raw)), 4);
     return (size_t)(at - raw);
 }
 
 /* ---- the agent ------------------------------------------------------------------------------- */
 
-#define HOG_HELLO_PERIOD 0.2
+#define HOG_HELLO_PERIOD 0.2 /* seconds between two hellos with the same content */
+#define HOG_REFRESH 5.0 /* seconds after which everybody is told the same content anew */
 #define HOG_TRANSIT_WINDOW 30.0
 
-/* Neighbours must hear another hello. Revision 0 means that none is known. */
+/* Neighbours must hear another hello. */
 static void hog_agent_changed(hog_agent *agent, double now)
 {
-    agent->revision = (uint16_t)(agent->revision % 65535u + 1u);
+    agent->changed = 1;
     agent->unsettled = now;
     agent->calm = 0;
+}
+
+/* Whether a revision is before the known one; revisions count on and wrap around. */
+static int hog_agent_behind(uint16_t revision, uint16_t known)
+{
+    return (uint16_t)(revision - known) >= 32768u;
 }
 
 int hog_agent_init(hog_agent *agent, const hog_real *features, uint32_t incarnation, double now)
 {
     memset(agent, 0, sizeof *agent);
-    agent->incarnation = incarnation;
-    agent->revision = (uint16_t)(incarnation % 65535u + 1u);
+    agent->incarnation = incarnation ? incarnation : 1;
     agent->begun = agent->unsettled = now;
+    agent->renewed = -HUGE_VAL;
     agent->lease = 2;
     agent->settle_after = 1;
     agent->tolerance = HOG_TOLERANCE;
@@ -149,6 +170,7 @@ int hog_agent_link(
     memset(link, 0, sizeof *link);
     link->open = 1;
     link->weight = weight;
+    link->since = now;
     link->last = link->heard = link->greeted = -HUGE_VAL;
     link->transit[0] = link->transit[1] = HUGE_VAL;
 #if HOG_EDGE_FEATURES
@@ -169,21 +191,25 @@ int hog_agent_unlink(hog_agent *agent, int slot, double now)
 
 int hog_agent_set_features(hog_agent *agent, const hog_real *features, double now)
 {
+    hog_real before[HOG_FEATURES];
+    hog_copy(agent->node.features, HOG_FEATURES, before);
     if (!hog_set_features(&agent->node, features)) return 0;
-    hog_agent_changed(agent, now);
+    if (memcmp(before, features, sizeof before)) hog_agent_changed(agent, now);
     return 1;
 }
 
-/* The neighbour no longer takes part; to join it must show that it hears this agent. */
+/* The neighbour no longer takes part. */
 static void hog_agent_part(hog_agent *agent, int slot, double now)
 {
-    agent->link[slot].mutual = agent->link[slot].spoke = 0;
+    agent->link[slot].mutual = agent->link[slot].numbered = 0;
     if (hog_leave(&agent->node, slot)) hog_agent_changed(agent, now);
 }
 
-static int hog_agent_is_gone(const hog_link *link, uint32_t incarnation)
+/* Whether another incarnation has replaced this one. */
+static int hog_agent_former(const hog_link *link, uint32_t incarnation)
 {
     int count = link->retired < HOG_FORMER ? link->retired : HOG_FORMER;
+    if (incarnation == link->incarnation) return 0;
     for (int i = 0; i < count; i++)
         if (link->former[i] == incarnation) return 1;
     return 0;
@@ -206,43 +232,54 @@ int hog_agent_receive(hog_agent *agent, int slot, const uint8_t *raw, size_t siz
     hog_header header;
     hog_real numbers[HOG_NUMBERS > HOG_FEATURES ? HOG_NUMBERS : HOG_FEATURES + 1];
     hog_link *link;
+    int living;
     if (slot < 0 || slot >= HOG_SLOTS || !agent->link[slot].open) return 0;
     link = &agent->link[slot];
     if (hog_read(raw, size, &header) == HOG_BAD) return 0;
     if (!hog_read_numbers(raw, &header, numbers)) return 0;
-    if (header.incarnation == agent->incarnation) return 0;
-    if (now - link->last <= agent->lease && hog_agent_is_gone(link, header.incarnation)) return 0;
+    living = now - link->last <= agent->lease; /* only then are older packets refused */
+    if (!header.incarnation || header.incarnation == agent->incarnation) return 0;
+    if (living && hog_agent_former(link, header.incarnation)) return 0;
     if (header.kind == HOG_HELLO) {
         if (!link->met || header.incarnation != link->incarnation) {
             if (link->met) link->former[link->retired++ % HOG_FORMER] = link->incarnation;
             hog_agent_part(agent, slot, now);
             link->incarnation = header.incarnation;
-            link->numbered = 0;
             link->transit[0] = link->transit[1] = HUGE_VAL;
-        } else if ((uint16_t)(header.revision - link->revision) >= 32768u) {
+            link->fresh = 1;
+        } else if (living && hog_agent_behind(header.revision, link->revision)) {
             return 0;
+        } else if (memcmp(numbers, link->hello, sizeof link->hello)) {
+            if (living && header.revision == link->revision) return 0;
+            link->fresh = 1;
         }
-        if (!link->met || header.revision != link->revision) link->fresh = 1;
         link->met = 1;
         link->revision = header.revision;
         hog_copy(numbers, 1 + HOG_FEATURES, link->hello);
     } else {
         uint32_t ahead = header.sequence - link->sequence;
+        int known = link->numbered && now - link->heard <= agent->lease;
         if (!link->met || header.incarnation != link->incarnation) return 0;
-        if (link->numbered && !(0 < ahead && ahead < 2147483648u)) return 0;
-        link->numbered = 1;
+        if (known && !(0 < ahead && ahead < 2147483648u)) return 0;
+        link->numbered = hog_hear(&agent->node, slot, numbers); /* 0: it takes no part yet */
         link->sequence = header.sequence;
         link->sent = header.time;
         link->calm = header.calm;
-        if (hog_hear(&agent->node, slot, numbers)) link->spoke = 1;
+        link->heard = now;
     }
     link->last = now;
-    link->known = header.known;
-    if (header.kind == HOG_DATA || (header.known == agent->revision && !link->mutual))
-        link->heard = now;
-    if (header.known == agent->revision) link->mutual = 1;
+    if (!link->numbered || header.sequence - link->sequence < 2147483648u) {
+        link->mutual = header.to == agent->incarnation;
+        link->known = header.known;
+    }
     hog_agent_transit(link, now, now - header.time);
     return 1;
+}
+
+/* Whether a neighbour is known and was heard within the lease. */
+static int hog_agent_hears(const hog_agent *agent, int slot, double now)
+{
+    return agent->link[slot].met && now - agent->link[slot].last <= agent->lease;
 }
 
 /* Neighbours join and leave. */
@@ -253,7 +290,7 @@ static void hog_agent_meet(hog_agent *agent, double now)
         const hog_real *edge = 0;
         int joined = agent->node.near[s].taken;
         if (!link->open) continue;
-        if (!link->met || !link->mutual || !(now - link->heard <= agent->lease)) {
+        if (!link->mutual || !hog_agent_hears(agent, s, now)) {
             if (joined) hog_agent_part(agent, s, now);
             continue;
         }
@@ -278,8 +315,8 @@ static double hog_agent_calm(const hog_agent *agent, double now, int without)
         double theirs = 0, least, age;
         if (!link->open || s == without) continue;
         if (!agent->node.near[s].taken) {
-            if (now - agent->begun > agent->lease) continue;
-        } else if (link->spoke && now - link->heard <= agent->lease) {
+            if (now - link->since > agent->lease) continue;
+        } else if (link->numbered && now - link->heard <= agent->lease) {
             least = link->transit[0] < link->transit[1] ? link->transit[0] : link->transit[1];
             age = now - link->sent - least;
             if (!(age > 0)) age = 0;
@@ -296,8 +333,19 @@ int hog_agent_turn(hog_agent *agent, double now)
     agent->turns++;
     hog_agent_meet(agent, now);
     agent->ready = 1;
-    for (int s = 0; s < HOG_SLOTS; s++)
-        if (agent->link[s].open && !agent->link[s].met) agent->ready = 0;
+    for (int s = 0; s < HOG_SLOTS; s++) {
+        const hog_link *link = &agent->link[s];
+        if (link->open && !agent->node.near[s].taken) agent->ready = 0;
+        if (link->mutual && hog_agent_behind(agent->revision, link->known)) {
+            agent->revision = link->known; /* else the next hello would be old to the neighbour */
+            agent->changed = 1;
+        }
+    }
+    if (agent->changed || now - agent->renewed >= HOG_REFRESH) {
+        agent->revision = (uint16_t)(agent->revision % 65535u + 1u); /* 0: no hello is known */
+        agent->renewed = now;
+        agent->changed = 0;
+    }
     if (now - agent->begun > agent->lease) agent->ready = 1;
     if (!agent->ready) return 0;
     hog_update(&agent->node);
@@ -312,12 +360,13 @@ static void hog_agent_header(
 {
     const hog_link *link = &agent->link[slot];
     const double calm = hog_agent_calm(agent, now, slot);
+    const int hears = hog_agent_hears(agent, slot, now);
     header->kind = kind;
     header->incarnation = agent->incarnation;
     header->sequence = agent->turns;
-    header->heard = link->numbered ? link->sequence : 0;
+    header->to = hears ? link->incarnation : 0;
     header->revision = agent->revision;
-    header->known = link->met ? link->revision : 0;
+    header->known = hears ? link->revision : 0;
     header->time = now;
     header->calm = calm < 3e38 ? (float)calm : 3e38f;
 }
@@ -327,11 +376,14 @@ size_t hog_agent_hello(hog_agent *agent, int slot, uint8_t *raw, double now)
     hog_real numbers[1 + HOG_FEATURES];
     hog_header header;
     hog_link *link;
+    int known;
     if (slot < 0 || slot >= HOG_SLOTS || !agent->link[slot].open) return 0;
     link = &agent->link[slot];
-    if (link->mutual && link->known == agent->revision) return 0;
-    if (now - link->greeted < HOG_HELLO_PERIOD) return 0;
+    known = agent->ready && agent->node.near[slot].taken && link->known == agent->revision;
+    if (link->told == agent->revision && (known || now - link->greeted < HOG_HELLO_PERIOD))
+        return 0;
     link->greeted = now;
+    link->told = agent->revision;
     numbers[0] = hog_degree(&agent->node);
     hog_copy(agent->node.features, HOG_FEATURES, numbers + 1);
     hog_agent_header(agent, slot, HOG_HELLO, now, &header);

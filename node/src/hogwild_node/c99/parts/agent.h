@@ -2,19 +2,19 @@
 
 /* ---- packets: the bytes that hogwild-agent sends and reads ----------------------------------- */
 
-#define HOG_HEADER_BYTES 36
+#define HOG_HEADER_BYTES 40
 #define HOG_HELLO_BYTES (HOG_HEADER_BYTES + 8 * (1 + HOG_FEATURES))
 #define HOG_DATA_BYTES (HOG_HEADER_BYTES + (HOG_SINGLE ? 4 : 8) * HOG_NUMBERS)
 #define HOG_LONGEST (HOG_HELLO_BYTES > HOG_DATA_BYTES ? HOG_HELLO_BYTES : HOG_DATA_BYTES)
 
 enum { HOG_HELLO = 0, HOG_DATA = 1, HOG_BAD = -1 };
 
-/* The first 36 bytes of a packet. */
+/* The first 40 bytes of a packet, but for its checksum. */
 typedef struct {
     int kind;             /* HOG_HELLO or HOG_DATA */
-    uint32_t incarnation; /* of the sender: a random number, drawn when the agent starts */
+    uint32_t incarnation; /* of the sender: a random number from 1 on, drawn when it starts */
     uint32_t sequence;    /* the sender's count of turns */
-    uint32_t heard;       /* the newest sequence that the sender heard from the receiver */
+    uint32_t to;          /* the receiver's incarnation, if the sender hears it; else 0 */
     uint16_t revision;    /* of the sender's hello */
     uint16_t known;       /* the newest revision of the receiver's hello that the sender knows */
     double time;          /* of the sender's update, in seconds, by the sender's clock */
@@ -22,7 +22,7 @@ typedef struct {
 } hog_header;
 
 /* Read the header of a packet. Returns HOG_HELLO or HOG_DATA, or HOG_BAD if the packet has another
- * version, model, rule, precision or size, or numbers that are not finite. */
+ * version, model, rule, precision or size, a wrong checksum, or numbers that are not finite. */
 int hog_read(const uint8_t *raw, size_t size, hog_header *header);
 
 /* The numbers of a packet that hog_read accepted: of a hello the degree and the features
@@ -41,16 +41,16 @@ size_t hog_write(const hog_header *header, const hog_real *numbers, uint8_t *raw
 typedef struct {
     int open;             /* whether there is a link in this slot */
     int met;              /* whether the neighbour has said hello */
-    int mutual;           /* whether the neighbour is known to hear this agent */
-    int spoke;            /* whether data were heard since the neighbour joined */
-    int numbered;         /* whether sequence is known */
+    int mutual;           /* whether the neighbour says that it hears this agent */
+    int numbered;         /* whether sequence, of the newest data, is known */
     int fresh;            /* whether the node does not know the newest hello yet */
     int retired;          /* former incarnations seen */
     uint32_t incarnation, sequence, former[HOG_FORMER];
     uint16_t revision;    /* of the neighbour's hello */
-    uint16_t known;       /* the revision of this agent's hello that the neighbour knows */
+    uint16_t known;       /* if mutual: the revision of this agent's hello it knows */
+    uint16_t told;        /* the revision that this agent told it last */
     float calm;
-    double last, heard, sent, greeted, window, transit[2];
+    double since, last, heard, sent, greeted, window, transit[2];
     hog_real weight, hello[1 + HOG_FEATURES];
 #if HOG_EDGE_FEATURES
     hog_real edge_features[HOG_EDGE_FEATURES];
@@ -63,16 +63,17 @@ typedef struct {
     hog_link link[HOG_SLOTS];
     uint32_t incarnation, turns, updates;
     uint16_t revision;
+    int changed;          /* whether the next hello differs from the last one */
     int ready;            /* whether the last turn made an update */
-    double begun, unsettled;
+    double begun, unsettled, renewed;
     double lease;         /* silence after which a neighbour no longer takes part; default: 2 */
     double settle_after;  /* calm after which the agent is settled; default: 1 */
     hog_real tolerance;   /* residual up to which the node counts as settled */
     double calm;
 } hog_agent;
 
-/* Start an agent without neighbours. incarnation is a random number, another one at each start.
- * Returns 0 if the features are not finite. */
+/* Start an agent without neighbours. incarnation is a random number from 1 on, another one at each
+ * start. Returns 0 if the features are not finite. */
 int hog_agent_init(hog_agent *agent, const hog_real *features, uint32_t incarnation, double now);
 
 /* Open a link to a neighbour in a free slot; edge_features is a null pointer if the model reads

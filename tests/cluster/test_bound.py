@@ -1,0 +1,66 @@
+"""The error bar is never below the true error, in any precision and at any time of a run."""
+
+import pytest
+import torch
+from cluster_exact import distance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Data
+
+from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN
+from hogwild.cluster import Disorder, infer
+from hogwild.testing import random_graph
+
+MODELS = {
+    "energy": lambda **kw: EnergyGNN(3, out_channels=1, hidden_channels=3, **kw),
+    "gsd": lambda **kw: GSDGNN(3, out_channels=1, **kw),
+    "ignn": lambda **kw: IGNN(3, out_channels=1, hidden_channels=4, **kw),
+    "eignn": lambda **kw: EIGNN(3, out_channels=1, hidden_channels=4, **kw),
+}
+RULES = {"energy": ("messages", "gradient"), "gsd": ("messages", "gradient")}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=25, deadline=None)
+@given(draw=st.data())
+def test_the_bar_is_never_below_the_true_error(name, draw):
+    """Also where a run is stopped at any update, and where no tolerance can be met."""
+    seed = draw.draw(st.integers(0, 10**6), "seed")
+    double, standardised, by_rule = (draw.draw(st.booleans(), what) for what in "dsr")
+    solve_dtype = draw.draw(st.sampled_from([torch.float64, torch.float32, None]), "solve_dtype")
+    tol = 10.0 ** -draw.draw(st.integers(1, 15), "digits")
+    workers, most = draw.draw(st.integers(1, 4), "workers"), draw.draw(st.integers(1, 12), "looks")
+    work = draw.draw(st.sampled_from(RULES.get(name, ("fixed-point",)))) if by_rule else "solve"
+    torch.manual_seed(seed)
+    graph, dtype = random_graph([11, 1, 3], seed=seed), torch.float64 if double else torch.float32
+    x = (3.0 * torch.randn(15, 3, dtype=torch.float64) + 7.0).to(dtype)
+    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
+    model = MODELS[name](solve_dtype=solve_dtype).to(dtype).eval()
+    if standardised:
+        model.standardize(data)
+    looks = iter(range(most))
+
+    def watch(*_):
+        return next(looks, None) is not None
+
+    run = infer(
+        model, data, workers, tol=tol, work=work, partition="search",
+        disorder=Disorder(seed=seed, delay=seed % 3), watch=watch,
+    )  # fmt: skip
+    assert distance(run, model, data) <= run.error_bar.error
+
+
+def test_the_bar_of_parts_is_the_root_of_the_sum_of_their_squares():
+    """Where nothing couples the nodes, the Hessian is 2γ, and the bar equals the error of the four
+    parts that have not moved."""
+    torch.manual_seed(0)
+    graph = random_graph([40])
+    x = torch.randn(40, 3, dtype=torch.float64)
+    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
+    model = GSDGNN(3, out_channels=1, beta=0.0).double()
+    run = infer(
+        model, data, 5, work="solve", partition="search", disorder=Disorder(),
+        watch=lambda *_: False, tol=0.5,
+    )  # fmt: skip
+    assert run.error_bar.error == pytest.approx(distance(run, model, data), rel=1e-9)
+    assert run.error_bar.error > 1.0

@@ -1,0 +1,73 @@
+"""A part solves the problem that the model builds, whatever the model and whoever solves."""
+
+import pytest
+import torch
+from cluster_exact import distance
+from torch_geometric.data import Data
+
+from hogwild import GSDGNN, IGNN, EnergyGNN
+from hogwild.cluster import Disorder, infer, tiles
+from hogwild.testing import random_graph
+
+MODELS = {
+    "energy": lambda: EnergyGNN(3, out_channels=2),
+    "replicas": lambda: EnergyGNN(3, out_channels=2, replicas=2, normalize=True),
+    "edges": lambda: EnergyGNN(3, out_channels=2, edge_dim=2, aggr="mean"),
+    "heads": lambda: EnergyGNN(3, out_channels=2, edge_dim=2, heads=2, replicas=2),
+    "gsd": lambda: GSDGNN(3, out_channels=2, replicas=2),
+    "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="leaky_relu"),
+}
+ENERGIES = ("energy", "replicas", "edges", "heads")
+
+
+def unscaled(name, seed, standardised, dtype):
+    """A model and a graph with features of any scale; replicas have statistics of their own."""
+    torch.manual_seed(seed)
+    graph, model = random_graph([9, 1, 2], seed=seed), MODELS[name]().double()
+
+    def features(rows, width):
+        return 30.0 * torch.randn(rows, width, dtype=torch.float64) + 100.0
+
+    data = Data(x=features(12, 3), edge_index=torch.stack([graph.src, graph.dst]))
+    if model.edge_dim is not None:
+        data.edge_attr = features(data.num_edges, 2)
+    if standardised:
+        two = [data, Data(x=0.2 * data.x, edge_attr=data.edge_attr)]
+        model.features.fit(two, None if model.replicas is None else torch.eye(2).bool())
+    return model.to(dtype).eval(), data.apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+
+
+RULES = {"ignn": "fixed-point", "heads": "gradient"}
+CASES = [
+    (name, work, standardised)
+    for name in MODELS
+    for work in ("solve", "tiles", RULES.get(name, "messages"))
+    for standardised in (True, False)
+    # Only energies are solved in tiles, and those of large features are too stiff for rules.
+    if (work == "solve" or standardised or work == "tiles")
+    and (work != "tiles" or name in ENERGIES)
+]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(("name", "work", "standardised"), CASES)
+def test_every_way_to_the_answer(name, work, standardised, dtype, workers, monkeypatch):
+    model, data = unscaled(name, 0, standardised, dtype)
+    if work == "tiles":
+        monkeypatch.setattr(tiles, "SIZE", 4)
+        monkeypatch.setattr(tiles, "SPREAD", 1000)
+        monkeypatch.setattr("hogwild.cluster.host.LEAST", 1)
+        work = "solve"
+    tol = 1e-6 if work == "solve" else 1e-3
+    run = infer(
+        model, data, workers, tol=tol, work=work, partition="search",
+        disorder=Disorder(seed=1, delay=2) if workers > 1 else None,
+    )  # fmt: skip
+    assert run.converged
+    assert run.h.dtype == dtype
+    assert distance(run, model, data) <= run.error_bar.error
+    assert run.error_bar.relative <= 1.2 * tol
+    with torch.no_grad():
+        expected = model.embed(data).value
+    assert float((run.h - expected).norm() / expected.norm()) <= 2.0 * tol
