@@ -46,7 +46,7 @@ class SoftProblem(Objective):
 
     def start(self) -> Tensor:
         """The anchor: the answer without edges."""
-        start: Tensor = self.local.anchor
+        start: Tensor = self.local.anchor.clone()  # a run may write into it
         return start
 
     def evaluate(self, h: Tensor) -> SoftEvaluation:
