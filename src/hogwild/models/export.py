@@ -107,7 +107,7 @@ def tolerances(model: ConvGNN, data: Any, replica: int | None = None) -> dict[st
         size = field.abs().amax((1, 2))
         if isinstance(problem, Objective):
             problem = problem.detach()
-            everyone, local = problem.graph.everyone, field.to(h.dtype)
+            everyone, local = problem.graph.everyone, field.to(problem.start().dtype)
             found = problem.node.quadratic(local, everyone.current(local), everyone)
             size = size * found.b.abs().sum(2).amax((1, 2)).double()
     noise = NOISE * float(size[replica or 0])
