@@ -35,7 +35,7 @@ from hogwild.models.adjacency import renormalised
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.models.mode import opaque
+from hogwild.models.mode import opaque, refuse_transforms
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.mlp import MLP
@@ -429,6 +429,7 @@ class EnergyConv(ImplicitConv):
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
         Autograd differentiates it as usual."""
         inputs = self.accept(inputs)
+        refuse_transforms(self, inputs)
         with self._precise(inputs):
             problem, h = self._at(h, inputs)
             value: Tensor = problem.evaluate(h).value

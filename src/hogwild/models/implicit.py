@@ -45,7 +45,7 @@ class Solving(TypedDict, total=False):
     solve_dtype: torch.dtype | None
     on_failure: str
     validate: bool
-    out_channels: int
+    out_channels: int  # only where a layer is called: super().__init__() takes hidden_channels
 
 
 class ImplicitConv(Conv):

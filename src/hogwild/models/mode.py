@@ -49,7 +49,7 @@ def refuse_transforms(model: nn.Module, inputs: Inputs) -> None:
     if torch._C._len_torch_dispatch_stack() and get_proxy_mode() is not None:
         raise UnsupportedError(_TRACED.format("torch.export (or make_fx)"))
     if forward_ad._current_level >= 0:
-        given = (x, inputs.edge_attr, inputs.edge_weight, *model.parameters())
+        given = (x, inputs.heard, inputs.edge_attr, inputs.edge_weight, *model.parameters())
         if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in given):
             raise UnsupportedError(_FORWARD)
 

@@ -86,7 +86,7 @@ class Recipe:
     make: Callable[[Inputs], EnergyKernel | str]
 
     def kernel(self, problem: Solvable) -> EnergyKernel | str:
-        """The compiled solve of the problem that the layer built; no other problem has one."""
+        """The compiled solve of the problem that the layer built, and of no other problem."""
         if problem.graph is not self.graph:
             return "the problem is on some of the graphs that the layer has read"
         found = self.make(self.inputs)
@@ -150,9 +150,20 @@ class Solvable(OnGraph, ABC):
             nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
         return sub, nodes
 
+    def map(self, fn: Callable[[Array], Array]) -> Self:
+        """Apply a function to every array. The result has no compiled solve: it may have other
+        numbers."""
+        out = super().map(fn)
+        if out.recipe is not None:
+            out.recipe = None
+        return out
+
     def detach(self) -> Self:
         """The same problem, detached from autograd."""
-        return self.map(Tensor.detach)
+        out = self.map(Tensor.detach)
+        if self.recipe is not None:
+            out.recipe = self.recipe
+        return out
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
         """Copies of some nodes and edges as a problem on another graph, with the constants of the

@@ -305,6 +305,12 @@ static void hog_agent_meet(hog_agent *agent, double now)
     }
 }
 
+int hog_agent_silent(const hog_agent *agent, int slot, double now)
+{
+    if (slot < 0 || slot >= HOG_SLOTS || !agent->link[slot].open) return 0;
+    return !agent->node.near[slot].taken && now - agent->link[slot].since > agent->lease;
+}
+
 /* Seconds for which no node in reach was unsettled, without what came through one slot. */
 static double hog_agent_calm(const hog_agent *agent, double now, int without)
 {
@@ -313,10 +319,8 @@ static double hog_agent_calm(const hog_agent *agent, double now, int without)
     for (int s = 0; s < HOG_SLOTS; s++) {
         const hog_link *link = &agent->link[s];
         double theirs = 0, least, age;
-        if (!link->open || s == without) continue;
-        if (!agent->node.near[s].taken) {
-            if (now - link->since > agent->lease) continue;
-        } else if (link->numbered && now - link->heard <= agent->lease) {
+        if (!link->open || s == without || hog_agent_silent(agent, s, now)) continue;
+        if (link->numbered && now - link->heard <= agent->lease) { /* then it takes part */
             least = link->transit[0] < link->transit[1] ? link->transit[0] : link->transit[1];
             age = now - link->sent - least;
             if (!(age > 0)) age = 0;
