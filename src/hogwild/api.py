@@ -29,7 +29,6 @@ from hogwild.models import (
     MaxGNN,
     Readout,
     ScarselliGNN,
-    SoftEnergyConv,
     SoftEnergyGNN,
     Stream,
     WarmStart,
@@ -41,6 +40,6 @@ from hogwild.training import load, train
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
     "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario",
-    "SoftEnergyConv", "SoftEnergyGNN", "Solution", "Stream", "Track", "WarmStart", "certify",
+    "SoftEnergyGNN", "Solution", "Stream", "Track", "WarmStart", "certify",
     "export", "load", "robustness", "simulate", "sweep", "track", "train", "wrap",
 ]  # fmt: skip

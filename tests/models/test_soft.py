@@ -17,13 +17,15 @@ from helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
-from hogwild import Inputs, SoftEnergyConv, SoftEnergyGNN, certify, simulate
+from hogwild import Inputs, SoftEnergyGNN, certify, simulate
 from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.models import SoftEnergyConv
 from hogwild.models.gsd import GSDProblem
 from hogwild.ops import gather, scatter
 from hogwild.solvers import LBFGS, Newton, solve
+from hogwild.tasks import Chains
 from hogwild.testing import check_model
 from hogwild_node.soft import SCALINGS, bounded
 
@@ -183,6 +185,23 @@ def test_an_isolated_node_has_its_anchor():
     problem = problem_on(edges((0, 1), (1, 0)), 3)
     found = solve(problem, Newton(), torch.zeros_like(problem.start()))
     torch.testing.assert_close(found.value[..., 2], problem.start()[..., 2], rtol=0, atol=1e-8)
+
+
+def test_a_bit_crosses_a_chain():
+    """The task chains: every one of 30 nodes learns the class that its first node knows."""
+    torch.manual_seed(0)
+    task = Chains(length=30)
+    data = Batch.from_data_list(task.graphs)
+    model = SoftEnergyGNN(2, hidden_channels=8, out_channels=1, condition=1001.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
+    for _ in range(150):
+        out = model(data.x, data.edge_index, batch=data.batch)
+        if float(task.metric(out.detach(), data)) == 0.0:
+            return
+        optimizer.zero_grad()
+        task.loss(out, data).backward()
+        optimizer.step()
+    pytest.fail("some nodes have not learned the class")
 
 
 # -- the problem ----------------------------------------------------------------------------------

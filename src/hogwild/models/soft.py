@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.readout import Readout
 from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
@@ -175,6 +176,18 @@ class SoftEnergyConv(ImplicitConv):
 
 class SoftEnergyGNN(ImplicitGNN):
     """One or several :class:`SoftEnergyConv` and a readout. The arguments are those of
-    :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`SoftEnergyConv`."""
+    :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`SoftEnergyConv`; the default ``readout`` is
+    (k,)."""
 
     layer = SoftEnergyConv
+
+    def __init__(
+        self,
+        in_channels: int,
+        *,
+        hidden_channels: int = 64,
+        readout: Readout | Sequence[int] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        readout = (hidden_channels,) if readout is None else readout
+        super().__init__(in_channels, readout=readout, hidden_channels=hidden_channels, **kwargs)
