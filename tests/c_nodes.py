@@ -194,5 +194,12 @@ class CAgent:
         return self.library.c.agent_calm(self.state)
 
     @property
+    def silent(self):
+        return tuple(name for slot, name in enumerate(self.names) if self.is_silent(slot))
+
+    def is_silent(self, slot):
+        return bool(self.library.c.hog_agent_silent(self.state, slot, self.now()))
+
+    @property
     def settled(self):
         return bool(self.library.c.hog_agent_settled(self.state))

@@ -33,6 +33,7 @@ from hogwild import (
     MaxGNN,
     ScarselliGNN,
     Scenario,
+    SoftEnergyGNN,
     Stream,
     WarmStart,
     simulate,
@@ -60,6 +61,7 @@ MODELS = {
     "node": lambda *a, **o: EnergyGNN(*a, message="node", **o),
     "levels": lambda *a, **o: EnergyGNN(*a, num_layers=2, **o),
     "gsd": GSDGNN,
+    "soft": lambda *a, **o: SoftEnergyGNN(*a, hidden_channels=2, condition=11.0, **o),
     "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
     "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
     "closed": EIGNN,
@@ -70,7 +72,7 @@ MODELS = {
     "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
 }
 PICNN = ("edge", "node", "levels")
-ENERGIES = (*PICNN, "gsd")
+ENERGIES = (*PICNN, "gsd", "soft")
 MAPS = ("ignn", "eignn", "closed", "max", "scarselli")
 LAYERS = ("gcn", "gat")
 BARE = ("ignn", "eignn", "closed", "gcn")
@@ -426,7 +428,7 @@ REFUSED = [
     ({"engine": ("agents by gradient",), "model": BARE}, UNFIT),
     ({"engine": ("agents with balls", "agents with small balls"), "model": ("gcn",)},
      UNFIT),
-    ({"engine": ("C", "agents in C"), "model": ("gcn",)}, "cannot be written in C"),
+    ({"engine": ("C", "agents in C"), "model": ("gcn", "soft")}, "cannot be written in C"),
 ]  # fmt: skip
 """What an engine refuses, and words of the error."""
 

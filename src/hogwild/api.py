@@ -29,6 +29,7 @@ from hogwild.models import (
     MaxGNN,
     Readout,
     ScarselliGNN,
+    SoftEnergyGNN,
     Stream,
     WarmStart,
     wrap,
@@ -38,7 +39,7 @@ from hogwild.training import load, train
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
-    "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario", "Solution",
-    "Stream", "Track", "WarmStart", "certify", "export", "load", "robustness", "simulate",
-    "sweep", "track", "train", "wrap",
+    "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario",
+    "SoftEnergyGNN", "Solution", "Stream", "Track", "WarmStart", "certify",
+    "export", "load", "robustness", "simulate", "sweep", "track", "train", "wrap",
 ]  # fmt: skip

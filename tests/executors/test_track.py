@@ -270,14 +270,19 @@ def test_mistakes_are_refused():
 
 
 @pytest.mark.parametrize("every", [5, 20, 40])
-@pytest.mark.parametrize("moves", [False, True])
-def test_balls_are_recommended_only_where_they_do_better(every, moves):
-    """Nodes drive, so that tables begin anew, or only their features change."""
+@pytest.mark.parametrize("what", ["x", "edge_index", "edge_attr", "edge_weight"])
+def test_balls_are_recommended_only_where_they_do_better(every, what):
+    """Tables begin anew where nodes drive and where edges have other features or weights, but not
+    where only the features of nodes change."""
     torch.manual_seed(0)
-    net = EnergyGNN(1, out_channels=1, beta=0.1)
+    net = EnergyGNN(1, edge_dim=1 if what == "edge_attr" else None, out_channels=1, beta=0.1)
     scenario = swarm(20, degree=4, changes=6, every=every, speed=0.1, seed=1)
-    if not moves:
+    if what != "edge_index":
         scenario = drifting(scenario.frames[0].data, changes=6, every=every, seed=0)
+    if what in ("edge_attr", "edge_weight"):
+        for frame in scenario:
+            shape = (frame.data.num_edges, 1)[: 2 if what == "edge_attr" else 1]
+            frame.data[what] = torch.rand(shape)
     seen = {rule: track(net, scenario, rule=rule) for rule in ("messages", "gradient", "balls")}
     error = {rule: one.summary()["error"] for rule, one in seen.items()}
     assert all(one.advice for one in seen.values())
@@ -285,11 +290,14 @@ def test_balls_are_recommended_only_where_they_do_better(every, moves):
     for rule in ("messages", "gradient"):
         if "balls" in seen[rule].advice:
             assert error["balls"] < min(error["messages"], error["gradient"])
-            assert not moves
+            assert what == "x"
             assert every >= 20
-    if not moves and every == 40:
+        crossing = float(seen[rule].cone.ticks.mean())
+        if "come less often" in seen[rule].advice:
+            assert ("takes" in seen[rule].advice) == (every < crossing)
+    if what == "x" and every == 40:
         assert "balls" in seen["gradient"].advice
-    if moves:
+    if what == "edge_index":
         assert error["messages"] < error["balls"]
 
 

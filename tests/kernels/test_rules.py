@@ -7,8 +7,10 @@ import torch
 from helpers import DOUBLE, edges, randomise, undirected
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
+from hogwild.errors import UnsupportedError
 from hogwild.kernels.native import library
 from hogwild.kernels.rules import RuleKernel, by_receiver, kernel_of
 from hogwild.models import EnergyConv
@@ -221,6 +223,15 @@ def test_variables_are_the_distinct_neighbours():
             neighbours.index(j) if j != i else -1 for j in graph.src[mine].tolist()
         ]
     assert by_receiver(pose(SIMPLE, 11)[0].graph)[2] is None
+
+
+def test_an_energy_without_memory_of_its_own_is_refused():
+    problem, h = pose(SIMPLE, 11)
+    rule, _ = started(gradient_rule, problem, h)
+    kernel = compiled(rule, problem, h)
+    traced = FakeTensorMode(allow_non_fake_inputs=True)
+    with traced, pytest.raises(UnsupportedError, match="memory of its own"):
+        kernel.pose()
 
 
 def test_what_has_no_kernel_says_why():

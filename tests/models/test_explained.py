@@ -7,7 +7,7 @@ import torch
 from helpers import chain
 from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 
-from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN
 from hogwild.errors import ConfigError
 from hogwild.models import Explained
 
@@ -108,3 +108,5 @@ def test_models_that_need_no_wrapper_or_cannot_have_one():
         Explained(GCN(2, out_channels=1))
     with pytest.raises(ConfigError, match="MaxConv does not read edge weights"):
         Explained(MaxGNN(2, out_channels=1))
+    with pytest.raises(ConfigError, match=r"expected EIGNN.*method='iterate'"):
+        Explained(EIGNN(2, out_channels=1))

@@ -113,6 +113,15 @@ def test_compiled_models_give_the_same_answers(name):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == count
 
 
+@pytest.mark.usefixtures("fresh")
+def test_compiled_layers_give_the_same_answers():
+    torch.manual_seed(0)
+    model = GCN(3, out_channels=2).double()
+    x, edge_index = torch.randn(3, 3, **DOUBLE), torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    found = torch.compile(model, backend="aot_eager")(x, edge_index)
+    torch.testing.assert_close(found, model(x, edge_index))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh")
 def test_compiled_by_the_default_backend():

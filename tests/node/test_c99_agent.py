@@ -102,6 +102,22 @@ def test_an_agent_in_c_drops_the_dead_and_meets_them_again():
     assert swarm.error() < 1e-5
 
 
+def test_an_agent_in_c_names_the_neighbours_without_which_it_has_settled():
+    swarm = Mixed(MODELS["energy"](), chain(2), 2, {0}, skew=86400.0, rule="gradient")
+    one, other = swarm.agents[0], swarm.agents.pop(1)
+    swarm.run(1.5)  # a new neighbour has a lease to answer
+    assert (one.settled, one.silent) == (False, ())
+    swarm.run(8.0)
+    assert (one.settled, one.silent) == (True, ("1",))
+    swarm.agents[1] = other
+    swarm.run(40.0)
+    assert (one.settled, one.silent) == (True, ())
+    swarm.agents.pop(1).transport.close()
+    swarm.run(8.0)
+    assert (one.settled, one.silent) == (True, ("1",))
+    assert not any(map(one.is_silent, (-1, 1, 8)))  # no link in these slots
+
+
 def test_single_precision():
     swarm = Mixed(MODELS["energy"](), chain(3), 3, {1}, "float32", rule="gradient")
     swarm.run(60.0)

@@ -257,6 +257,9 @@ def test_a_solve_that_takes_longer_than_the_lease_is_not_taken_for_death(monkeyp
     swarm.agents[0].turn()
     monkeypatch.undo()
     assert slept[0] > 2.0 * LEASE
+    reading = swarm.agents[0].read()  # it has not looked since
+    assert (reading.state, reading.silent) == (State.RUNNING, ())
+    assert reading.staleness > 2.0 * LEASE
     swarm.agents[0].turn()
     assert swarm.agents[0].members == members[0]
     comes_to_rest(swarm)

@@ -1,5 +1,6 @@
 """The computation graph of a run: the arrows that were read, and their picture."""
 
+import sys
 from collections import Counter
 from functools import partial
 
@@ -130,6 +131,16 @@ def test_computation_graph(tmp_path):
     assert {text.get_text() for text in second.get_legend().texts} == {
         "kept", "removed", "unintended",
     }  # fmt: skip
+
+
+def test_a_drawing_shows_no_progress(monkeypatch, capsys):
+    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    data, net = example(chain(3), 3), GCN(1, out_channels=1).double()
+    plots.computation_graph(net, data)
+    assert capsys.readouterr().err == ""
+    observe(net, data, stagger=2, delay=1, progress=True)
+    assert "simulating" in capsys.readouterr().err
 
 
 def test_computation_graph_refuses(tmp_path):

@@ -131,6 +131,31 @@ def test_levels_are_updated_in_compiled_code(rule, options, monkeypatch):
     torch.testing.assert_close(run.h, plain.h, rtol=0, atol=1e-7)
 
 
+@pytest.mark.skipif(library() is None, reason="the kernels are not compiled")
+@pytest.mark.parametrize("name", ["messages", "gradient"])
+@torch.no_grad()
+def test_levels_that_begin_again_are_no_longer_compiled(name):
+    """Compiled updates know the memory of the first beginning only."""
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double()
+    problem = model.problem(Inputs(*arguments(data())))
+    graph, start = problem.graph, problem.start()
+    everyone = graph.everyone
+
+    def after(rule, h, *, compiled=False):
+        letters = rule.begin(h, everyone.current(h))
+        assert not compiled or rule.compile().startswith("compiled")
+        for _ in range(3):
+            h, letters = rule.update(h, everyone.current(h), letters[..., graph.reverse], everyone)
+        return h, letters
+
+    used, fresh = rule_for(problem, name), rule_for(problem, name)
+    after(used, torch.ones_like(start), compiled=True)
+    again, alone = after(used, start), after(fresh, start)
+    for one, other in zip(again, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
 def test_a_copy_of_a_simulation_goes_on_alone():
     torch.manual_seed(0)
     model = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double()

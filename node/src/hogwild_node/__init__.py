@@ -24,6 +24,7 @@ from hogwild_node.rules import (
     Rule,
     WaitingRule,
 )
+from hogwild_node.soft import Soft
 from hogwild_node.star import Star
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "OverwritingRule",
     "ResendingRule",
     "Rule",
+    "Soft",
     "Star",
     "WaitingRule",
     "namespace",

@@ -278,7 +278,7 @@ class Agent:
             self._greet(now, features, ready)
             if ready and (self.work.speaks or not self.work.forwards):
                 self._send(now)
-            self._see(self.now, features)
+            self._see(now, features)  # not later: nobody was heard during a long update
             return ready
 
     def _ready(self, now: float) -> bool:

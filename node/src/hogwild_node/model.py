@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild_node import model_file, networks, nonexpansive
+from hogwild_node import model_file, networks, nonexpansive, soft
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.contraction import Contraction
 from hogwild_node.energy import Energy
@@ -32,6 +32,7 @@ from hogwild_node.ops import Array
 from hogwild_node.round import Round
 from hogwild_node.rules import CachingRule, FixedPointRule, GradientRule, MessageRule, Rule
 from hogwild_node.rules.overwriting import OverwritingRule
+from hogwild_node.soft import Soft
 from hogwild_node.star import Star
 
 Local = LocalEnergy | LocalMap | GCN
@@ -320,6 +321,36 @@ class DenoisingModel(_Optimisation):
         return GSD(target, root, there, part.weight, gamma, self.config["beta"])
 
 
+class SoftModel(_Optimisation):
+    """The soft energy GNN."""
+
+    def __init__(self, file: ModelFile) -> None:
+        super().__init__(file)
+        self.convexity = float(self.config["beta"])
+        receiver, sender = (self.tensors[f"conv.{name}"][None] for name in ("receiver", "sender"))
+        self.matrices = soft.bounded(receiver), soft.bounded(sender)
+
+    def posed(self, part: Part) -> Soft:
+        own = soft.knowing(self._nodes(part.own), part.degree)
+        near = self._nodes(part.near)
+        near = near if part.senders is None else near[..., part.senders]
+        slot, there = part.star.slot, part.there
+        slopes = self.tensors["conv.slopes"][None]
+        return Soft(
+            self._encode(own),
+            soft.biases(
+                self.tensors["conv.bias"][None], own, soft.knowing(near, there), self._edges(part),
+                slot,
+            ),
+            *soft.scales(self.config["scaling"], part.degree[slot], there), part.weight,
+            *self.matrices, slopes[..., :1], slopes[..., 1:], float(self.config["beta"]),
+        )  # fmt: skip
+
+    def start(self, local: Local) -> Array:
+        assert isinstance(local, Soft)
+        return 1.0 * local.anchor
+
+
 class ContractionModel(NodeModel):
     """IGNN and EIGNN: the fixed point of a contraction."""
 
@@ -380,6 +411,7 @@ _SLOPES: dict[str, Any] = {
 MODELS: dict[str, type[NodeModel]] = {
     "energy": EnergyModel,
     "denoising": DenoisingModel,
+    "soft": SoftModel,
     "contraction": ContractionModel,
     "gcn": GCNModel,
 }

@@ -43,7 +43,7 @@ def certify_energy(
         "smallest_eigenvalue": min(found.low for found in limits),
         "largest_eigenvalue": high.high,
         "condition_number": max(found.high / found.low for found in limits),
-        "condition_number_everywhere": float((top / beta).max()),
+        "condition_number_everywhere": float((problem.lipschitz() / beta).max()),
     }
     facts = Certificate(Kind.OPTIMISATION, False, "", constants)
     if settings.bounds is not None:

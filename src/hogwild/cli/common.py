@@ -172,7 +172,7 @@ class Ruled(Trained):
         """Every option that is a parameter of one of these functions, by its name."""
         given = self.as_dict()
         given["impairments"] = impairments(self.impair)
-        given["progress"] = False if self.json or given.get("quiet") else None
+        given["progress"] = not (self.json or given.get("quiet"))
         names = {name for function in functions for name in signature(function).parameters}
         return {name: value for name, value in given.items() if name in names}
 

@@ -238,35 +238,34 @@ class Track:
         """What would let nodes follow sooner, in a sentence; empty without changes."""
         if not self.changes or not self.cone.crossed:
             return ""
-        word, median = float(self.cone.ticks.mean()), float(self.recovery().median())
+        crossing, median = float(self.cone.ticks.mean()), float(self.recovery().median())
+        takes = f"since news of a change takes {crossing:.0f} ticks to cross the graph, and"
         if self.rule in ("overwriting", "waiting") and self.restart is None:
             return "What would help: rule='caching', or restart=30, since nodes stop after one pass"
-        if self.lease > word:
+        if self.lease > crossing:
             return (
-                f"What would help: a shorter lease, since word crosses the graph in {word:.0f} "
-                f"ticks, and nodes count on neighbours that are gone for {self.lease}"
+                f"What would help: a shorter lease, {takes} nodes count on neighbours that are "
+                f"gone for {self.lease}"
             )
-        if median <= QUICK * word:
+        if median <= QUICK * crossing:
             return "What would help: only a faster network (smaller S and D, fewer losses)"
         gap = float(torch.tensor([*self.changes, self.scenario.length]).diff().double().median())
-        known = self._still and gap >= word  # a flood keeps up with the changes
+        known = self._still and gap >= crossing  # a flood keeps up with the changes
         balls = "rule='balls', for one layer and nodes that may know the whole graph"
         if self.rule == "gradient":
             return f"What would help: rule='messages'{f', or {balls}' if known else ''}"
         if self.rule in ("messages", "guarded", "fixed-point") and known:
             return f"What would help: {balls}"
-        return (
-            f"What would help: changes that come less often, since word of one crosses the graph "
-            f"in {word:.0f} ticks, and they come every {gap:.0f}"
-        )
+        why = f", {takes} changes come every {gap:.0f}" if gap < crossing else ""
+        return f"What would help: changes that come less often{why}"
 
     @property
     def _still(self) -> bool:
-        """Whether features alone change. At other changes simulated tables begin anew."""
+        """Whether only features of nodes change. At other changes simulated tables begin anew."""
         first = self.scenario.frames[0]
+        edges = Inputs.of(first.data)
         return all(
-            torch.equal(frame.ids, first.ids)
-            and torch.equal(frame.data.edge_index, first.data.edge_index)
+            torch.equal(frame.ids, first.ids) and Inputs.of(frame.data).same_edges(edges)
             for frame in self.scenario.frames
         )
 

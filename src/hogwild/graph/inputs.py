@@ -164,6 +164,14 @@ class Inputs:
             return self.batch
         return torch.zeros(self.num_nodes, dtype=torch.long, device=self.x.device)
 
+    def same_edges(self, other: Inputs) -> bool:
+        """Whether the other inputs have the same edges, with the same features and weights."""
+        names = ("edge_index", "edge_attr", "edge_weight")
+        pairs = ((getattr(self, name), getattr(other, name)) for name in names)
+        return all(
+            x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs
+        )
+
     def graph(self, *, validate: bool = True) -> Graph:
         """Who hears whom; ``validate`` checks the values of the indices, too."""
         return Graph.of(

@@ -360,8 +360,8 @@ class RuleKernel:
         assert isinstance(self.model, Energy)
         rows = Rows.of(self.model, self.order)
         self._posed = rows  # the compiled code holds addresses only
-        self._rule.weights, self._rule.alike = rows.weights.data_ptr(), None
-        self._rule.of_edges, self._rule.of_nodes = rows.edges.data_ptr(), rows.nodes.data_ptr()
+        self._rule.weights, self._rule.alike = address(rows.weights), None
+        self._rule.of_edges, self._rule.of_nodes = address(rows.edges), address(rows.nodes)
 
     def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
         """Update the nodes of a tick, which read and write packets at the address ``post``."""

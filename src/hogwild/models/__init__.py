@@ -14,14 +14,15 @@ from hogwild.models.layers import LayeredProblem
 from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
+from hogwild.models.soft import SoftEnergyConv, SoftEnergyGNN
 from hogwild.models.stack import Stack
 from hogwild.models.stream import Stream
 from hogwild.models.warm import WarmStart
 from hogwild.models.wrapping import WrappedGNN, wrap
 
 __all__ = [
-    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv",
-    "EnergyGNN", "Explained", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN",
-    "LayeredProblem", "Layers", "MaxConv", "MaxGNN", "Model", "Readout", "ScarselliConv",
-    "ScarselliGNN", "Stack", "Stream", "WarmStart", "WrappedGNN", "wrap",
+    "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv", "EnergyGNN",
+    "Explained", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN", "LayeredProblem",
+    "Layers", "MaxConv", "MaxGNN", "Model", "Readout", "ScarselliConv", "ScarselliGNN",
+    "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN", "wrap",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import ConfigError
+from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.layered import ExplicitGNN
 
@@ -41,6 +42,11 @@ class Explained(nn.Module):
             raise ConfigError(
                 f"{model.conv.label} does not read edge weights, which the mask of the edges would "
                 f"multiply; expected another model, or an explanation by features"
+            )
+        if isinstance(model.conv, EIGNNConv) and model.conv.method == "closed":
+            raise ConfigError(
+                "the closed form of EIGNN needs equal weights in both directions, and a mask has a "
+                "number for each; expected EIGNN(..., method='iterate')"
             )
         self.model = model
         self.edges = _Edges()

@@ -25,6 +25,7 @@ from hogwild.models.layer import Layer
 from hogwild.models.layered import Layers
 from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating
+from hogwild.models.soft import SoftEnergyConv
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
@@ -106,7 +107,7 @@ def tolerances(model: ConvGNN, data: Any, replica: int | None = None) -> dict[st
         size = field.abs().amax((1, 2))
         if isinstance(problem, Objective):
             problem = problem.detach()
-            everyone, local = problem.graph.everyone, field.to(h.dtype)
+            everyone, local = problem.graph.everyone, field.to(problem.start().dtype)
             found = problem.node.quadratic(local, everyone.current(local), everyone)
             size = size * found.b.abs().sum(2).amax((1, 2)).double()
     noise = NOISE * float(size[replica or 0])
@@ -149,6 +150,13 @@ def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 @facts.register
 def _denoising(conv: GSDConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return {"kind": "denoising", "gamma": conv.gamma, "beta": conv.beta}, {}
+
+
+@facts.register
+def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    most = 0.25 * (conv.condition - 1.0) * conv.beta
+    config = {"kind": "soft", "scaling": conv.scaling, "beta": conv.beta}
+    return config, {"conv.slopes": most * conv.slopes.sigmoid()}
 
 
 @facts.register

@@ -202,8 +202,8 @@ class ImplicitConv(Conv):
         dtype = self.precision(x)
         if encoder is None:
             out = x.to(dtype)
-        elif x.dtype == dtype:
-            out = encoder(x)
+        elif all(p.dtype == dtype for p in encoder.parameters()):
+            out = encoder(x.to(dtype))
         else:
             parameters = {name: p.to(dtype) for name, p in encoder.named_parameters()}
             out = functional_call(encoder, parameters, (x.to(dtype),))

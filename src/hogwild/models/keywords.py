@@ -14,7 +14,7 @@ class Called(ABCMeta):
     """The metaclass of models and layers. Errors in a call name the class that was called, and not
     the base class whose constructor it inherits; :attr:`aliases` are replaced."""
 
-    aliases: dict[str, str]
+    aliases: dict[str, str] = {}  # noqa: RUF012
     """Other names of keyword arguments."""
 
     @property
@@ -59,7 +59,9 @@ def _checked(cls: Any, args: Sequence[Any], given: dict[str, Any]) -> dict[str, 
 def _by_name(cls: Any, places: list[str], extra: Sequence[Any]) -> str:
     """What to write where too many arguments were given by position, as PyG's classes take them."""
     names = ["out_channels"]
-    if places == ["in_channels"] and not cls.aliases:
+    takes = inspect.signature(cls).parameters.values()
+    has_hidden = any(p.name == "hidden_channels" or p.kind is p.VAR_KEYWORD for p in takes)
+    if places == ["in_channels"] and not cls.aliases and has_hidden:
         names = ["hidden_channels", *["num_layers"] * (len(extra) > 2), "out_channels"]
     names = [name for name in names if cls.aliases.get(name, name) not in places]
     pairs = [f"{name}={value!r}" for name, value in zip(names, extra, strict=False)]
@@ -81,5 +83,7 @@ def keywords(cls: type, top: type) -> set[str]:
 def refuse_unknown(cls: type, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise if an argument that a constructor would pass on is not one of the known arguments."""
     for name in given:
-        if name not in set(known):
-            raise TypeError(f"{cls.__name__} has no argument {name!r}; {among(known, name)}")
+        aliases = getattr(cls, "aliases", {}).items()
+        names = {*known, *(alias for alias, of in aliases if of in set(known))}
+        if name not in names:
+            raise TypeError(f"{cls.__name__} has no argument {name!r}; {among(names, name)}")

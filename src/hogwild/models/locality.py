@@ -93,6 +93,7 @@ def normalises(conv: Any) -> bool:
     return type(conv) is pyg.GCNConv and conv.normalize and conv.aggr in ("add", "sum")
 
 
+@torch.compiler.disable(reason="torch.compile cannot see through a copy of a module")
 def without_normalisation(conv: pyg.GCNConv) -> pyg.GCNConv:
     """A copy of a GCN layer that takes its edge weights as they are; it shares all parameters."""
     bare = copy.copy(conv)

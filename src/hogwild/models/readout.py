@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError, require_positive, require_widths
+from hogwild.errors import ConfigError, require_all_positive, require_positive, require_widths
 from hogwild.kernels.reading import POOLS, read
+from hogwild.models.keywords import Called
 from hogwild.nn.mlp import MLP
 
 
-class Readout(nn.Module):
+class Readout(nn.Module, metaclass=Called):
     """The paper's readout: an MLP on every node. For predictions of graphs the mean of the node
     predictions (or their sum, or their maximum) goes through a second MLP of the same widths.
 
@@ -44,7 +45,9 @@ class Readout(nn.Module):
                 f"pool={pool!r}; expected None (node level), or one of "
                 f"{', '.join(map(repr, POOLS))} (graph level)"
             )
+        require_positive("in_channels", in_channels)
         require_positive("out_channels", out_channels)
+        require_all_positive(replicas=replicas)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.pool, self.replicas = pool, replicas
         widths = require_widths("widths", widths)

@@ -157,6 +157,7 @@ def observe(
             f"{type(model).__name__} has no computation graph that a schedule could change; "
             f"expected a LayeredGNN such as GCN or GAT"
         )
+    options = {"progress": False} | options
     run = simulate(
         model, data, rule="overwriting", history=1, keep_embeddings=True, record=True, **options
     )

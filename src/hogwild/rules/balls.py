@@ -62,8 +62,8 @@ def usual_radius(problem: Problem) -> int | None:
 
 
 class Told:
-    """The features that nodes tell of themselves, in all editions in which somebody may still
-    believe.
+    """The features that nodes tell of themselves, in all editions: tables or packets may still
+    hold any of them.
 
     Args:
         inputs: The graph and the features of now, of one run: n nodes and e edges.
@@ -74,14 +74,6 @@ class Told:
         self.inputs, self.pose = inputs, pose
         self.editions = {1: inputs.x}
 
-    def only_features(self, before: Told) -> bool:
-        """Whether the edges have the features and weights of before."""
-        now, then = self.inputs, before.inputs
-        pairs = ((now.edge_attr, then.edge_attr), (now.edge_weight, then.edge_weight))
-        return all(
-            x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs
-        )
-
     def follow(self, before: Told, count: int) -> tuple[Tensor, int]:
         """Which of ``count`` nodes of all runs have other features than before, [N], and the
         edition of these features."""
@@ -89,10 +81,6 @@ class Told:
         self.editions = before.editions | {edition: self.inputs.x}
         changed = (self.inputs.x != before.inputs.x).any(-1)
         return changed.repeat(count // changed.numel()), edition
-
-    def tidy(self, held: list[int]) -> None:
-        """Forget editions that nobody holds."""
-        self.editions = {number: self.editions[number] for number in held if number}
 
     def believed(self, piece: Piece, ball: Tensor, edition: Tensor) -> tuple[Problem, Piece]:
         """The problem of a copy of the graph for each ball, and the piece there. The nodes of the
@@ -158,7 +146,7 @@ class BallsRule(Rule):
         if len(count) > 1 or len(nodes) > 1 or self.radius != before.radius:
             return False
         same = (torch.equal(*pairs) for pairs in (kept.nodes, kept.edges))
-        return all(same) and self.told.only_features(before.told)
+        return all(same) and self.told.inputs.same_edges(before.told.inputs)
 
     def keep(self, before: BallsRule, kept: Kept) -> None:
         """A node whose features have changed tells its new profile. The others go on to solve with
@@ -168,7 +156,6 @@ class BallsRule(Rule):
         changed, edition = self.told.follow(before.told, self.graph.num_nodes)
         self.begun = before.begun & ~changed
         self.tables.keep(before.tables, changed, edition)
-        self.told.tidy(self.tables.edition.unique().tolist())
 
     # -- packets -------------------------------------------------------------------------------
 

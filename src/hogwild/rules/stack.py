@@ -57,6 +57,7 @@ class StackRule(Rule):
         return vars(self) | {"kernels": []}  # compiled code knows addresses
 
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
+        self.kernels = []  # they know the addresses of the memory before
         self.start = self._levels(h)
         self.own = [x.clone() for x in self.start]
         self.heard = [x.clone() for x in self._levels(inbox)]

@@ -12,7 +12,17 @@ from torch import nn
 
 from hogwild.config import Config
 from hogwild.errors import ConfigError, among, is_integer
-from hogwild.models import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
+from hogwild.models import (
+    EIGNN,
+    GAT,
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyGNN,
+    MaxGNN,
+    ScarselliGNN,
+    SoftEnergyGNN,
+)
 from hogwild.models.base import Kind
 from hogwild.models.energy import default_widths
 from hogwild.models.gnn import ConvGNN
@@ -57,6 +67,7 @@ MODELS: dict[str, Entry] = {
     "energy-node": Entry(EnergyGNN, {"message": "node"}),
     "energy-attention": Entry(EnergyGNN, {"message": "edge", "heads": 2}, edges=True),
     "gsdgnn": Entry(GSDGNN),
+    "soft": Entry(SoftEnergyGNN, edges=True),
     # Published with ReLU and κ = 0.95: on chains a third of such models die, and the others forget
     # what is far away. With these options nearly all of them learn (docs/results.md).
     "ignn": Entry(IGNN, {"act": "leaky_relu", "kappa": 0.999}),

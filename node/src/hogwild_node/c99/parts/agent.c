@@ -314,6 +314,12 @@ static int hog_agent_confirmed(const hog_agent *agent, const hog_link *link)
     return link->known && behind <= agent->repeats;
 }
 
+int hog_agent_silent(const hog_agent *agent, int slot, double now)
+{
+    if (slot < 0 || slot >= HOG_SLOTS || !agent->link[slot].open) return 0;
+    return !agent->node.near[slot].taken && now - agent->link[slot].since > agent->lease;
+}
+
 /* Seconds for which no node in reach was unsettled, without what came through one slot. */
 static double hog_agent_calm(const hog_agent *agent, double now, int without)
 {
@@ -323,12 +329,10 @@ static double hog_agent_calm(const hog_agent *agent, double now, int without)
     for (int s = 0; s < HOG_SLOTS; s++) {
         const hog_link *link = &agent->link[s];
         double theirs = 0, least, age;
-        if (!link->open) continue;
+        if (!link->open || hog_agent_silent(agent, s, now)) continue;
         if (agent->node.near[s].taken && !hog_agent_confirmed(agent, link)) return 0;
         if (s == without) continue;
-        if (!agent->node.near[s].taken) {
-            if (now - link->since > agent->lease) continue;
-        } else if (link->numbered && now - link->heard <= silence) {
+        if (link->numbered && now - link->heard <= silence) { /* then it takes part */
             least = link->transit[0] < link->transit[1] ? link->transit[0] : link->transit[1];
             age = now - link->sent - least;
             if (!(age > 0)) age = 0;

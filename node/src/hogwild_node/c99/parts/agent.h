@@ -102,7 +102,12 @@ size_t hog_agent_hello(hog_agent *agent, int slot, uint8_t *raw, double now);
 /* The data for a neighbour [HOG_LONGEST]; returns its size, or 0 if there are none. */
 size_t hog_agent_data(const hog_agent *agent, int slot, uint8_t *raw, double now);
 
-/* Whether no node in reach was unsettled for settle_after seconds. */
+/* Whether the neighbour in a slot has had a lease's time and takes no part, because nothing came
+ * from it for longer than the lease or because it does not hear the agent. */
+int hog_agent_silent(const hog_agent *agent, int slot, double now);
+
+/* Whether no node in reach was unsettled for settle_after seconds, on the graph without the
+ * neighbours for which hog_agent_silent is true. */
 int hog_agent_settled(const hog_agent *agent);
 
 #endif /* HOG_NODE_ONLY */

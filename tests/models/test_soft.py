@@ -1,0 +1,323 @@
+"""Soft energies: the bound on the condition number, the start, and derivatives."""
+
+import pytest
+import torch
+from helpers import (
+    DOUBLE,
+    ODD,
+    ODD_NODES,
+    assemble,
+    batch_of,
+    chain,
+    columns,
+    complete,
+    cycle,
+    edges,
+    star,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch_geometric.data import Batch, Data
+
+from hogwild import Inputs, SoftEnergyGNN, certify, simulate
+from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.models import SoftEnergyConv
+from hogwild.models.gsd import GSDProblem
+from hogwild.ops import gather, scatter
+from hogwild.solvers import LBFGS, Newton, solve
+from hogwild.tasks import Chains
+from hogwild.testing import check_model
+from hogwild_node.soft import SCALINGS, bounded
+
+
+def conv_of(**options):
+    return SoftEnergyConv(3, **{"hidden_channels": 4} | options).double()
+
+
+@torch.no_grad()
+def disturb(conv, scale=1.0):
+    """Parameters far from the start."""
+    for p in conv.parameters():
+        p.add_(torch.randn_like(p), alpha=scale)
+    return conv
+
+
+def problem_on(edge_index, n, batch=None, disturbed=1.0, **options):
+    conv = disturb(conv_of(**options), disturbed)
+    weight, x = torch.rand(edge_index.size(1), **DOUBLE), torch.randn(n, 3, **DOUBLE)
+    edge_attr = None
+    if conv.edge_dim is not None:
+        edge_attr = torch.randn(edge_index.size(1), conv.edge_dim, **DOUBLE)
+    inputs = Inputs(x, edge_index, edge_attr, batch, edge_weight=weight)
+    return conv.problem(inputs).detach()
+
+
+# -- the answer -----------------------------------------------------------------------------------
+
+OPTIONS = [
+    {},
+    {"edge_dim": 2, "width": 7},
+    {"scaling": "metropolis", "condition": 2001.0, "beta": 0.1},
+    {"solver": Newton(linear="cg"), "widths": ()},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "edges", "metropolis", "cg"])
+def test_conv(options, device):
+    def make(**more):
+        return SoftEnergyConv(3, **{"hidden_channels": 4} | options | more)
+
+    check_model(make, edge_dim=options.get("edge_dim"), device=device)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"pool": "mean", "num_layers": 2}], ids=["nodes", "graphs"]
+)
+def test_gnn(options, device):
+    check_model(lambda **kw: SoftEnergyGNN(3, out_channels=2, **options, **kw), device=device)
+
+
+SOLVERS = Newton(atol=1e-10), Newton(atol=1e-10, linear="cg"), LBFGS(atol=1e-9, max_iter=5000)
+
+
+@pytest.mark.parametrize("condition", [2.0, 41.0, 2001.0])
+def test_solvers_agree(condition):
+    edge_index, batch = batch_of((chain(30), 30), (complete(6), 6))
+    problem = problem_on(edge_index, batch.numel(), batch, condition=condition)
+    first, *others = (solve(problem, s, problem.start()) for s in SOLVERS)
+    assert bool(first.converged.all())
+    for other in others:
+        assert bool(other.converged.all())
+        torch.testing.assert_close(other.value, first.value, rtol=0, atol=1e-7)
+
+
+# -- the bound ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_eigenvalues_are_bounded(data):
+    """On any graph, for any parameters and features, at any point: β ≤ ∇²E ≤ κβ."""
+    n = data.draw(st.integers(1, 7))
+    node = st.integers(0, n - 1)
+    pairs = data.draw(st.lists(st.tuples(node, node), max_size=20))
+    weight = st.lists(st.floats(0, 100), min_size=len(pairs), max_size=len(pairs))
+    options = {
+        "scaling": data.draw(st.sampled_from(SCALINGS)),
+        "condition": data.draw(st.floats(1.5, 1e4)),
+        "beta": data.draw(st.floats(0.1, 10)),
+        "width": data.draw(st.sampled_from([None, 6])),
+    }
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    conv = disturb(conv_of(**options), data.draw(st.sampled_from([0.0, 0.1, 1.0, 30.0])))
+    x = data.draw(st.sampled_from([1.0, 100.0])) * torch.randn(n, 3, **DOUBLE)
+    w = torch.tensor(data.draw(weight), **DOUBLE)
+    problem = conv.problem(Inputs(x, edges(*pairs), edge_weight=w)).detach()
+    h = data.draw(st.sampled_from([0.0, 1.0, 100.0])) * torch.randn(1, 4, n, **DOUBLE)
+    hessian = columns(problem.evaluate(h).hessian().apply, h)[0]
+    found = torch.linalg.eigvalsh(hessian)
+    room = 1.0 + 1e-9
+    assert float(found[0]) * room >= conv.beta
+    assert float(found[-1]) <= float(problem.lipschitz()) * room
+    assert float(problem.lipschitz()) <= conv.condition * conv.beta * room
+    assert bool((problem.row_bounds().flatten() * room >= hessian.abs().sum(1)).all())
+
+
+def test_the_bound_is_attained():
+    """Two nodes, opposite signals, steepest slopes, without a self-loop in the degree: almost κ."""
+    conv = conv_of(condition=101.0)
+    with torch.no_grad():
+        conv.slopes.fill_(50.0)
+    weight = torch.full((2,), 1e9, **DOUBLE)
+    inputs = Inputs(torch.randn(2, 3, **DOUBLE), chain(2), edge_weight=weight)
+    problem = conv.problem(inputs).detach()
+    hessian = columns(problem.evaluate(problem.start()).hessian().apply, problem.start())
+    assert float(torch.linalg.eigvalsh(hessian[0])[-1]) == pytest.approx(101.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 6), st.floats(-6, 6))
+def test_spectral_norms(seed, w, k, log):
+    torch.manual_seed(seed)
+    matrix = 10.0**log * torch.randn(2, w, k, **DOUBLE)
+    found = bounded(matrix)
+    assert float(torch.linalg.matrix_norm(found, 2).max()) <= 1.0 + 1e-12
+    torch.testing.assert_close(bounded(matrix.numpy()), found.numpy())
+    orthonormal = torch.linalg.qr(torch.randn(6, k, **DOUBLE))[0]
+    torch.testing.assert_close(bounded(orthonormal), orthonormal)
+
+
+# -- the start ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1000), st.floats(1.5, 1000), st.booleans())
+def test_fresh_parameters_denoise_a_signal(seed, condition, directed):
+    """The energy of GSDGNN with γ = β / 2 and the weight (κ − 1) γ / 4 along edges."""
+    torch.manual_seed(seed)
+    edge_index, n = (ODD, ODD_NODES) if directed else (cycle(7), 7)
+    weight = torch.rand(edge_index.size(1), **DOUBLE)
+    conv = conv_of(condition=condition, width=6, solver=Newton(atol=1e-11))
+    inputs = Inputs(torch.randn(n, 3, **DOUBLE), edge_index, edge_weight=weight)
+    problem = conv.problem(inputs).detach()
+    gamma = 0.5 * conv.beta
+    smooth = GSDProblem.of(
+        problem.graph, gamma, 0.25 * (condition - 1.0) * gamma, problem.start(), weight
+    )
+    h = torch.randn(1, 4, n, **DOUBLE)
+    torch.testing.assert_close(problem.evaluate(h).gradient, smooth.evaluate(h).gradient)
+    exact = solve(smooth, Newton(), smooth.start()).value[0].mT
+    torch.testing.assert_close(conv.embed(inputs).value, exact, rtol=0, atol=1e-8)
+
+
+def test_metropolis_keeps_a_constant_signal():
+    """A star, whose hub and leaves have different degrees; symmetric scaling does not keep it."""
+    edge_index, n = star(9), 9
+    for scaling, kept in (("metropolis", True), ("symmetric", False)):
+        inputs = Inputs(torch.zeros(n, 3, **DOUBLE), edge_index)
+        problem = conv_of(scaling=scaling).problem(inputs)
+        constant = torch.ones(1, 4, n, **DOUBLE)
+        coupled = problem.evaluate(constant).gradient - (constant - problem.start())
+        assert bool((coupled.detach().abs() < 1e-12).all()) is kept
+
+
+def test_an_isolated_node_has_its_anchor():
+    problem = problem_on(edges((0, 1), (1, 0)), 3)
+    found = solve(problem, Newton(), torch.zeros_like(problem.start()))
+    torch.testing.assert_close(found.value[..., 2], problem.start()[..., 2], rtol=0, atol=1e-8)
+
+
+def test_a_bit_crosses_a_chain():
+    """The task chains: every one of 30 nodes learns the class that its first node knows."""
+    torch.manual_seed(0)
+    task = Chains(length=30)
+    data = Batch.from_data_list(task.graphs)
+    model = SoftEnergyGNN(2, hidden_channels=8, out_channels=1, condition=1001.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
+    for _ in range(150):
+        out = model(data.x, data.edge_index, batch=data.batch)
+        if float(task.metric(out.detach(), data)) == 0.0:
+            return
+        optimizer.zero_grad()
+        task.loss(out, data).backward()
+        optimizer.step()
+    pytest.fail("some nodes have not learned the class")
+
+
+# -- the problem ----------------------------------------------------------------------------------
+
+GRAPHS = {"chain": (chain(4), 4), "complete": (complete(4), 4), "odd": (ODD, ODD_NODES)}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("options", [{"replicas": 2}, {"scaling": "metropolis", "edge_dim": 2}])
+def test_derivatives(name, options):
+    """The gradient is that of the value, the Hessian that of the gradient; blocks and the node's
+    quadratic models agree with the Hessian."""
+    problem = problem_on(*GRAPHS[name], **options)
+    h = torch.randn_like(problem.start()).requires_grad_()
+    (slope,) = torch.autograd.grad(problem.evaluate(h).value.sum(), h)
+    torch.testing.assert_close(problem.evaluate(h).gradient.detach(), slope)
+    at = problem.evaluate(h.detach())
+    hessian = columns(at.hessian().apply, h.detach())
+    exact = columns(
+        lambda v: torch.func.jvp(lambda y: problem.evaluate(y).gradient, (h.detach(),), (v,))[1],
+        h.detach(),
+    )
+    torch.testing.assert_close(hessian, exact)
+    torch.testing.assert_close(assemble(problem.graph, *at.hessian().blocks()), hessian)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_local_energies(name):
+    """The node's energies add up to E; its gradients are theirs, for all nodes and for some; its
+    majorising models lie above."""
+    problem = problem_on(*GRAPHS[name], replicas=2)
+    graph, node, n = problem.graph, problem.node, problem.graph.num_nodes
+    everyone = graph.everyone
+    h = torch.randn_like(problem.start())
+    inbox = torch.randn_like(gather(h, graph.src))  # stale values, unrelated to h
+
+    def energies(h, inbox):
+        near = 0.5 * (h - node.anchor).square().sum(1)
+        along = node.energies(node.arguments(h, inbox, everyone))
+        return near + scatter(along, graph.dst, n)
+
+    exact = energies(h, gather(h, graph.src)).sum(-1)
+    torch.testing.assert_close(exact, problem.evaluate(h).value[:, 0])
+    own, toward = node.local(h, inbox, everyone)
+    leaves = (h.clone().requires_grad_(), inbox.clone().requires_grad_())
+    slopes = torch.autograd.grad(energies(*leaves).sum(), leaves)
+    torch.testing.assert_close((own, toward), slopes)
+
+    nodes = torch.randperm(n)[: n // 2]
+    at = graph.star(nodes)
+    some, some_toward = node.local(h[..., nodes], inbox[..., at.edges], at)
+    torch.testing.assert_close(some, own[..., nodes])
+    torch.testing.assert_close(some_toward, toward[..., at.edges])
+
+    above = node.quadratic(h, inbox, everyone, majorise=1.0)
+    d, e = torch.randn_like(h), torch.randn_like(inbox)
+    here = everyone.spread(d)
+    growth = 0.5 * torch.einsum("ran,rabn,rbn->rn", d, above.b, d) + scatter(
+        torch.einsum("rae,rabe,rbe->re", here, above.x, e)
+        + 0.5 * torch.einsum("rae,rabe,rbe->re", e, above.c, e),
+        graph.dst,
+        n,
+    )
+    linear = (own * d).sum(1) + scatter((toward * e).sum(1), graph.dst, n)
+    rise = energies(h + d, inbox + e) - energies(h, inbox)
+    assert bool((rise <= linear + growth + 1e-9).all())
+
+
+def test_newton_where_the_energy_is_negative():
+    """ψ falls below zero on one side; rounding is judged by the size of its terms."""
+    torch.manual_seed(1)
+    conv = conv_of(condition=20001.0, solver=Newton(max_iter=30))
+    disturb(conv)
+    with torch.no_grad():
+        conv.slopes.mul_(3.0)
+    for n in (2, 3, 9):
+        assert bool(conv.embed(Inputs(torch.randn(n, 3, **DOUBLE), chain(n))).converged)
+
+
+# -- without a clock ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["gradient", "messages", "balls"])
+def test_out_of_step(rule):
+    torch.manual_seed(0)
+    model = SoftEnergyGNN(3, hidden_channels=3, out_channels=1, condition=11.0).double()
+    data = Data(torch.randn(6, 3, **DOUBLE), cycle(6))
+    assert bool(simulate(model, data, rule=rule).converged.all())
+
+
+def test_certificate_names_the_condition_number():
+    model = SoftEnergyGNN(3, hidden_channels=3, out_channels=1, condition=11.0).double()
+    disturb(model.conv)
+    found = certify(model, Inputs(torch.randn(6, 3, **DOUBLE), cycle(6)), rule="gradient")
+    assert found.constants["condition_number_everywhere"] <= 11.0 + 1e-9
+    assert found.constants["condition_number"] <= found.constants["condition_number_everywhere"]
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"condition": 1.0}, "condition=1.0; expected a number above 1"),
+        ({"beta": 0.0}, "beta=0.0"),
+        ({"scaling": "sum"}, "scaling='sum'"),
+        ({"width": 3}, "width=3; expected at least hidden_channels=4"),
+        ({"edge_dim": 0}, "edge_dim=0"),
+    ],
+)
+def test_bad_options(options, told):
+    with pytest.raises(ConfigError, match=told):
+        conv_of(**options)
+
+
+def test_asynchronous_needs_reverse_links():
+    with pytest.raises(AsynchronyError, match="no reverse link"):
+        conv_of().require_asynchronous(Inputs(torch.randn(ODD_NODES, 3, **DOUBLE), ODD))
