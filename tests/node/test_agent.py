@@ -387,9 +387,11 @@ def test_readings_are_of_the_last_turn_and_belong_to_the_reader():
     swarm.run(5.0)
     one = swarm.agents[0]
     first = one.read()
+    assert first.state is State.SETTLED
     first.h[:] = first.prediction[:] = np.nan
     swarm.network.now += 7.0  # the agent takes no turn
     then = one.read()
+    assert (then.state, then.calm, then.bound) == (State.RUNNING, 0.0, math.inf)
     assert np.isfinite([then.h, then.prediction]).all()
     assert then.staleness == pytest.approx(first.staleness + 7.0)
     one.set_features(one.features + 1.0)

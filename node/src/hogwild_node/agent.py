@@ -404,15 +404,17 @@ class Agent:
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self) -> Reading:
-        """What the agent knew at the end of its last turn. It never raises, and never waits."""
+        """What the agent knew at the end of its last turn. It never raises, and never waits. An
+        agent whose last turn is half of ``settle_after`` ago is not settled."""
         seen, features, links = self._seen, self.features, self.links
         assert seen is not None  # since the agent was made
         found = seen.reading
-        if seen.features is not features or seen.links is not links:  # nothing is known of these
+        waited = max(self.clock() - seen.now, 0.0) if self.members else 0.0
+        changed = seen.features is not features or seen.links is not links
+        if changed or waited > 0.5 * self.settle_after:  # nothing is known of what came since
             state = State.RUNNING if found.state is State.SETTLED else found.state
             silent = tuple(name for name in found.silent if name in links)
             found = replace(found, bound=math.inf, calm=0.0, state=state, silent=silent)
-        waited = max(self.clock() - seen.now, 0.0) if self.members else 0.0
         return replace(
             found, h=found.h.copy(), prediction=found.prediction.copy(),
             staleness=found.staleness + waited,
