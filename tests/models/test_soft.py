@@ -74,7 +74,9 @@ def test_conv(options, device):
     "options", [{}, {"pool": "mean", "num_layers": 2}], ids=["nodes", "graphs"]
 )
 def test_gnn(options, device):
-    check_model(lambda **kw: SoftEnergyGNN(3, out_channels=2, **options, **kw), device=device)
+    """The anchors are affine: differences must not meet a kink of their ReLUs."""
+    options = {"out_channels": 2, "hidden_channels": 4, "widths": ()} | options
+    check_model(lambda **kw: SoftEnergyGNN(3, **options | kw), device=device)
 
 
 SOLVERS = Newton(atol=1e-10), Newton(atol=1e-10, linear="cg"), LBFGS(atol=1e-9, max_iter=5000)
