@@ -309,6 +309,7 @@ def test_certificate_names_the_condition_number():
     ("options", "told"),
     [
         ({"condition": 1.0}, "condition=1.0; expected a number above 1"),
+        ({"condition": "big"}, "condition='big'; expected a number above 1"),
         ({"beta": 0.0}, "beta=0.0"),
         ({"scaling": "sum"}, "scaling='sum'"),
         ({"width": 3}, "width=3; expected at least hidden_channels=4"),

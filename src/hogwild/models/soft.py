@@ -36,8 +36,8 @@ iteration, and W = M where the columns of M are orthonormal. The map is smooth.
 
 **Start.** Fresh parameters have :math:`V = -W` with orthonormal columns, c = 0 and
 :math:`v^-_a = v^+_a = v / 2`. With symmetric scaling that is the energy of
-:class:`~hogwild.models.GSDConv`, divided by 2 γ / β, with weight :math:`(\kappa - 1)\gamma / 4`
-along edges: graph signal denoising, which APPNP iterates.
+:class:`~hogwild.models.GSDConv` with :math:`\gamma = \beta / 2` and the weight
+:math:`(\kappa - 1)\gamma / 4` along edges: graph signal denoising, which APPNP iterates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError, require_all_positive, require_one_of, require_widths
+from hogwild.errors import (
+    ConfigError,
+    is_number,
+    require_all_positive,
+    require_one_of,
+    require_widths,
+)
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
@@ -103,9 +109,9 @@ class SoftEnergyConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        if not 1.0 < condition < math.inf:
+        if not is_number(condition) or not 1.0 < condition < math.inf:
             raise ConfigError(f"condition={condition!r}; expected a number above 1")
-        if not 0 < beta < math.inf:
+        if not is_number(beta) or not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
         require_one_of(SCALINGS, scaling=scaling)
         require_all_positive(width=width, edge_dim=edge_dim)
