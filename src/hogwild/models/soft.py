@@ -65,7 +65,7 @@ from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver
-from hogwild.solvers.newton import Newton
+from hogwild.solvers.momentum import TripleMomentum
 from hogwild_node.soft import SCALINGS, Soft, biases, bounded, knowing, scales
 
 
@@ -73,7 +73,8 @@ class SoftEnergyConv(ImplicitConv):
     r"""A layer whose embeddings minimise a soft energy (:mod:`hogwild.models.soft`).
 
     ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
-    :class:`~hogwild.models.ImplicitConv`. The default solver is Newton's method.
+    :class:`~hogwild.models.ImplicitConv`. The default solver is
+    :class:`~hogwild.solvers.TripleMomentum`.
 
     Args:
         condition: :math:`\kappa`, the largest eigenvalue of the Hessian divided by the smallest, at
@@ -108,6 +109,8 @@ class SoftEnergyConv(ImplicitConv):
         beta: float = 1.0,
         **kwargs: Unpack[Solving],
     ) -> None:
+        # The condition number is known and moderate: single precision is enough.
+        kwargs.setdefault("solve_dtype", None)
         super().__init__(in_channels, hidden_channels, **kwargs)
         if not is_number(condition) or not 1.0 < condition < math.inf:
             raise ConfigError(f"condition={condition!r}; expected a number above 1")
@@ -143,7 +146,7 @@ class SoftEnergyConv(ImplicitConv):
         self.bias.zero_()
 
     def default_solver(self) -> Solver:
-        return Newton()
+        return TripleMomentum()
 
     def problem(self, inputs: Inputs) -> SoftProblem:
         """The energy of these inputs, attached to the autograd graph."""
@@ -169,7 +172,7 @@ class SoftEnergyConv(ImplicitConv):
             weight[None, None], bounded(receiver), bounded(sender), slopes[..., :1],
             slopes[..., 1:], *(x.new_empty(r, 0, size) for size in (k, n, 1, 1)), self.beta,
         )  # fmt: skip
-        return SoftProblem(graph, local)
+        return SoftProblem(graph, local, self.condition)
 
     def _stacked(self, x: Tensor) -> Tensor:
         """Parameters with a replica dimension."""
