@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hogwild import Inputs
 from hogwild.kernels.native import library
-from hogwild.kernels.soft import SoftRows, chebyshev_steps, momentum_steps
+from hogwild.kernels.soft import chebyshev_steps, momentum_steps
 from hogwild.linalg.krylov import System, cg
 from hogwild.models import SoftEnergyConv
 from hogwild.problems import soft
@@ -91,7 +91,7 @@ def test_adjoints_agree(name, options):
 def test_rows_take_as_many_steps_as_the_condition_needs(name, options):
     """What a GPU does: a number of steps that is known beforehand, for any parameters."""
     problem = problem_on(*GRAPHS[name], **options)
-    rows, graph = SoftRows(problem), problem.graph
+    rows, graph = problem.rows, problem.graph
     h = torch.randn_like(problem.start())
     torch.testing.assert_close(rows.gradient(h.mT).mT, problem.evaluate(h).gradient)
     for rtol in (1e-5, 1e-9):

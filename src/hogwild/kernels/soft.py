@@ -11,17 +11,15 @@ record them.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hogwild.graph import Graph
 from hogwild.kernels.native import Library, address, library
 from hogwild.linalg.solution import Solution
-from hogwild_node.soft import WIDTH, by_head, psi_curvature, psi_slope
-
-if TYPE_CHECKING:
-    from hogwild.problems.soft import SoftProblem
+from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
 
 VECTOR = 64
 """Bytes of a vector in compiled code: rows are filled up to whole vectors."""
@@ -42,11 +40,17 @@ def chebyshev_steps(condition: float, rtol: float) -> int:
 
 
 class SoftRows:
-    """A soft energy on all graphs and replicas, detached from autograd, in rows."""
+    """A soft energy on all graphs and replicas, detached from autograd, in rows.
 
-    def __init__(self, problem: SoftProblem) -> None:
-        p, self.graph = problem.local, problem.graph
-        self.condition, self.beta = problem.condition, p.beta
+    Args:
+        graph: The graphs.
+        local: The energy as nodes see it.
+        condition: The largest condition number.
+        lipschitz: The largest eigenvalues of the Hessians, at most, [R, G].
+    """
+
+    def __init__(self, graph: Graph, local: Soft, condition: float, lipschitz: Tensor) -> None:
+        self.graph, self.condition, self.beta, p = graph, condition, local.beta, local
         self.anchor, self.offset, self.bias = (
             t.detach().mT.contiguous() for t in (p.anchor, p.offset, p.bias)
         )  # [R, N, k], [R, N, o], [R, E, w]
@@ -55,7 +59,7 @@ class SoftRows:
         self.ramps = (p.low, p.high, p.inner_low, p.inner_high)
         self.ramps = tuple(t.detach()[..., 0] for t in self.ramps)  # [R, w] or [R, o]
         self.width, self.own = self.bias.size(2), self.offset.size(2)
-        self.lipschitz = problem.lipschitz().detach()  # [R, G]
+        self.lipschitz = lipschitz.detach()
 
     # -- by torch ----------------------------------------------------------------------------------
 

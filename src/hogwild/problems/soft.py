@@ -57,6 +57,11 @@ class SoftProblem(Objective):
         start: Tensor = self.local.anchor.clone()  # a run may write into it
         return start
 
+    @property
+    def rows(self) -> SoftRows:
+        """The problem as compiled code and GPUs solve it."""
+        return SoftRows(self.graph, self.local, self.condition, self.lipschitz())
+
     def evaluate(self, h: Tensor) -> SoftEvaluation:
         return SoftEvaluation(self, h)
 
@@ -76,7 +81,7 @@ class SoftProblem(Objective):
         return out.mT
 
     def descend(self, h0: Tensor, atol: float, rtol: float, max_iter: int) -> Solution | None:
-        rows, start = SoftRows(self), h0.detach().mT
+        rows, start = self.rows, h0.detach().mT
         native = compiled(start)
         if native is not None:
             return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
@@ -186,7 +191,7 @@ class SoftHessian(Hessian):
     def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
         if self.problem.condition > MODERATE:
             return None
-        rows, at, b = SoftRows(self.problem), self.h.mT, rhs.mT
+        rows, at, b = self.problem.rows, self.h.mT, rhs.mT
         native = compiled(b)
         if native is not None:
             return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
