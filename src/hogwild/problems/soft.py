@@ -144,8 +144,9 @@ class SoftEvaluation(Evaluation):
 
 @dataclass
 class SoftHessian(Hessian):
-    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U + A^\top \operatorname{diag}(w \psi'') A`,
-    A the map from embeddings to the arguments of edges."""
+    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U
+    + A^\top \operatorname{diag}(w \psi'') A`, A the map from embeddings to the arguments of
+    edges."""
 
     graph: Graph
     problem: SoftProblem
