@@ -59,22 +59,6 @@ from hogwild_node.transports.memory import MemoryNetwork
 
 # -- models and data -------------------------------------------------------------------------------
 
-MODELS = {
-    "edge": EnergyGNN,
-    "node": lambda *a, **o: EnergyGNN(*a, message="node", **o),
-    "levels": lambda *a, **o: EnergyGNN(*a, num_layers=2, **o),
-    "gsd": GSDGNN,
-    "soft": lambda *a, **o: soft(*a, **o),
-    "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
-    "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
-    "closed": EIGNN,
-    # Values that are too large fall by `least` in a phase, after a change in "follow".
-    "max": lambda *a, **o: MaxGNN(*a, least=0.5, **o),
-    "scarselli": ScarselliGNN,
-    "gcn": lambda *a, **o: GCN(*a, num_layers=3, **o),
-    "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
-}
-
 
 def soft(*args, **options):
     """A soft energy with node-local terms, away from its start, where it is quadratic."""
@@ -87,6 +71,21 @@ def soft(*args, **options):
     return model
 
 
+MODELS = {
+    "edge": EnergyGNN,
+    "node": lambda *a, **o: EnergyGNN(*a, message="node", **o),
+    "levels": lambda *a, **o: EnergyGNN(*a, num_layers=2, **o),
+    "gsd": GSDGNN,
+    "soft": soft,
+    "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
+    "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
+    "closed": EIGNN,
+    # Values that are too large fall by `least` in a phase, after a change in "follow".
+    "max": lambda *a, **o: MaxGNN(*a, least=0.5, **o),
+    "scarselli": ScarselliGNN,
+    "gcn": lambda *a, **o: GCN(*a, num_layers=3, **o),
+    "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
+}
 PICNN = ("edge", "node", "levels")
 ENERGIES = (*PICNN, "gsd", "soft")
 MAPS = ("ignn", "eignn", "closed", "max", "scarselli")

@@ -516,7 +516,7 @@ def test_agents_have_no_attention(tmp_path):
 
 
 def test_a_part_of_a_graph_has_no_attention():
-    degrees = torch.full((2, 3), 4.0)
+    degrees = torch.full((3, 2), 4.0)
     inputs = Inputs(torch.randn(3, 3), chain(3), degrees=degrees)
     with pytest.raises(GraphError, match=r"attention \(heads=2\) needs the whole graph"):
         SoftEnergyConv(3, hidden_channels=4, heads=2).problem(inputs)
