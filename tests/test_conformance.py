@@ -59,12 +59,24 @@ from hogwild_node.transports.memory import MemoryNetwork
 
 # -- models and data -------------------------------------------------------------------------------
 
+
+def soft(*args, **options):
+    """A soft energy with node-local terms, away from its start, where it is quadratic."""
+    model = SoftEnergyGNN(
+        *args, hidden_channels=2, condition=11.0, local_channels=1, widths=(3,), **options
+    )
+    with torch.no_grad():
+        for part in model.conv.coupling.children():
+            part.change.normal_(0.0, 0.5)
+    return model
+
+
 MODELS = {
     "edge": EnergyGNN,
     "node": lambda *a, **o: EnergyGNN(*a, message="node", **o),
     "levels": lambda *a, **o: EnergyGNN(*a, num_layers=2, **o),
     "gsd": GSDGNN,
-    "soft": lambda *a, **o: SoftEnergyGNN(*a, hidden_channels=2, condition=11.0, **o),
+    "soft": soft,
     "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
     "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
     "closed": EIGNN,
@@ -82,6 +94,11 @@ BARE = ("ignn", "eignn", "closed", "gcn")
 """Models beside energies that agents run."""
 SUMS = ("sum", "mean", "normalised", "heads", "averaged heads")
 """How a node sums up what it hears: option ``aggr``, ``normalize`` or ``heads``."""
+SOFT_SUMS = {
+    "sum": {"aggr": "sum", "max_degree": 2}, "mean": {"aggr": "mean"},
+    "normalised": {"aggr": "symmetric"}, "heads": {"heads": 2},
+}  # fmt: skip
+"""The same of soft energies."""
 
 OPTIONS = {
     "model": tuple(MODELS),
@@ -96,7 +113,8 @@ OPTIONS = {
 }
 
 IMPOSSIBLE = [
-    {"model": tuple(m for m in MODELS if m not in PICNN), "sums": SUMS[1:]},
+    {"model": tuple(m for m in MODELS if m not in (*PICNN, "soft")), "sums": SUMS[1:]},
+    {"model": ("soft",), "sums": ("averaged heads",)},
     {"model": ("gsd", "ignn", "eignn", "closed", "gcn"), "edge_dim": (2,)},
     {"model": ("node",), "sums": SUMS[:3], "edge_dim": (2,)},
     {"model": ("max", "gat"), "weights": (True,)},
@@ -112,6 +130,8 @@ def built(case, rng, most=6):
         "mean": {"aggr": "mean"}, "normalised": {"normalize": True}, "heads": {"heads": 2},
         "averaged heads": {"heads": 2, "concat": False},
     }.get(case["sums"], {})  # fmt: skip
+    if case["model"] == "soft":
+        sums = SOFT_SUMS[case["sums"]]
     edges = {} if case["edge_dim"] is None else {"edge_dim": case["edge_dim"]}
     options = sums | edges | {"replicas": case["replicas"], "pool": case["pool"]}
     model = MODELS[case["model"]](3, out_channels=2, **options).to(case["dtype"]).eval()
@@ -430,6 +450,8 @@ REFUSED = [
     ({"engine": ("agents by gradient",), "model": BARE}, UNFIT),
     ({"engine": ("agents with balls", "agents with small balls"), "model": ("gcn",)},
      UNFIT),
+    ({"engine": (*PARTS, *AGENTS), "model": ("soft",), "sums": ("heads",)},
+     "needs the whole graph|a node hears the features of its own neighbours only"),
     ({"engine": ("C", "agents in C"), "model": ("gcn", "soft")}, "cannot be written in C"),
 ]  # fmt: skip
 """What an engine refuses, and words of the error."""

@@ -199,14 +199,29 @@ def bounded(matrix: Array) -> Array:
     return found
 
 
-SCALINGS = ("symmetric", "metropolis")
+AGGREGATIONS = ("symmetric", "mean", "sum")
 
 
-def scales(scaling: str, here: Array, there: Array) -> tuple[Array, Array]:
-    """s and t of every edge [E'] from the degrees at its receiver and at its sender, [E'] each."""
-    if scaling == "symmetric":
+def scales(
+    aggr: str, here: Array, there: Array, max_degree: float | None = None
+) -> tuple[Array, Array]:
+    r"""s and t of every edge j → i from the degree :math:`d_i` of its receiver (one plus the
+    weights of the edges into i) and :math:`d_j'` of its sender (one plus the weights of the edges
+    out of j); all [..., E'].
+
+    * ``"symmetric"``: :math:`s_{ij} = d_i^{-1/2}`, :math:`t_{ij} = d_j'^{-1/2}`;
+    * ``"mean"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j')^{-1/2}`, the weights of Metropolis and
+      Hastings;
+    * ``"sum"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j', 1 + D)^{-1/2}`, D = ``max_degree``.
+
+    So :math:`\sum_{j \to i} w_{ij} s_{ij}^2 \le 1` and
+    :math:`\sum_{i \to j} w_{ji} t_{ji}^2 \le 1` at every node i.
+    """
+    if aggr == "symmetric":
         return here**-0.5, there**-0.5
-    both = namespace(here).maximum(here, there) ** -0.5
+    xp = namespace(here)
+    both = xp.maximum(here, there)
+    both = (both if max_degree is None else xp.clip(both, 1.0 + max_degree, None)) ** -0.5
     return both, both
 
 

@@ -169,12 +169,9 @@ class SoftEvaluation(Evaluation):
 
 @dataclass
 class SoftHessian(Hessian):
-    r"""The Hessian.
-
-    .. math:: \beta I + U^\top \operatorname{diag}(\psi'') U
-        + A^\top \operatorname{diag}(w \psi'') A,
-
-    with A the map from embeddings to the arguments of edges."""
+    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U
+    + A^\top \operatorname{diag}(w \psi'') A`, A the map from embeddings to the arguments of
+    edges."""
 
     graph: Graph
     problem: SoftProblem
