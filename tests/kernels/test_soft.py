@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import Inputs
+from hogwild.kernels import soft as rows_module
 from hogwild.kernels.native import library
 from hogwild.kernels.soft import chebyshev_steps, momentum_steps
 from hogwild.linalg.krylov import System, cg
 from hogwild.models import SoftEnergyConv
 from hogwild.problems import soft
 from hogwild.solvers import Newton, TripleMomentum, solve
+from hogwild_node.tree import arrays
 
 compiled = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 
@@ -170,3 +172,22 @@ def test_beyond_moderate_conditions_newton_solves():
     many = solve(problem, TripleMomentum(atol=1e-11), problem.start())
     assert int(few.iterations) < 30 < int(many.iterations)
     torch.testing.assert_close(few.value, many.value, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("options", [*OPTIONS, {"width": 6, "heads": 3, "replicas": 2}])
+@pytest.mark.parametrize("by", ["compiled", "torch"])
+def test_cotangents(name, options, by, monkeypatch):
+    """The closed form agrees with autograd in every field of the energy."""
+    if by == "torch":
+        monkeypatch.setattr(rows_module, "compiled", lambda h: None)
+    problem = problem_on(*GRAPHS[name], **options)
+    attached = problem.map(lambda x: x.clone().requires_grad_())
+    h, dual = torch.randn_like(problem.start()), torch.randn_like(problem.start())
+    tensors = [x for x, _ in arrays(attached)]
+    residual = attached.residual(h)
+    expected = torch.autograd.grad(residual, tensors, dual, materialize_grads=True)
+    found = [x for x, _ in arrays(problem.cotangents(h, dual))]
+    assert len(found) == len(expected) == 13
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

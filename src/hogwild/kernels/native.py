@@ -75,8 +75,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tiling_copy": (None, [_AT] * 6),
     "soft": (
         ctypes.c_int,
-        [_AT, _INT, *[_AT] * 5, _REAL, _REAL, _AT, _AT, _REAL, _REAL, _AT, _INT, *[_AT] * 4, _AT,
-         _INT],
+        [_AT, _INT, *[_AT] * 5, _REAL, _REAL, _AT, _AT, _REAL, _REAL, _AT, _INT, *[_AT] * 6, _INT],
     ),
     "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
     "activations": (_REAL, [_INT]),

@@ -11,6 +11,7 @@ record them.
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -129,59 +130,180 @@ class SoftRows:
             ratio = following
         return x, r, count
 
+    def cotangents(self, h: Tensor, dual: Tensor) -> Soft:
+        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all that the energy is
+        made of, in its own fields; h and λ are [R, N, k].
+
+        With the arguments z = A h + c and d = A λ of edges it is
+        :math:`\beta \langle \lambda, h - g \rangle + \langle d, w \psi'(z) \rangle`, and so for
+        node-local terms. Its gradient in c is :math:`w \psi''(z)\, d`.
+        """
+        native = compiled(h)
+        if native is not None:
+            return self._compiled_cotangents(native, h, dual)
+        here, there, weight = self.scales
+        graph, w, heads = self.graph, self.width, here.size(1)
+        low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
+        sent, lifted = h @ self.back.mT, dual @ self.back.mT
+        own, ahead = (x[..., :w].index_select(1, graph.dst) for x in (sent, lifted))
+        heard, far = (x[..., w : 2 * w].index_select(1, graph.src) for x in (sent, lifted))
+        z = _heads(here, own) + _heads(there, heard) + self.bias
+        d = _heads(here, ahead) + _heads(there, far)
+        bend = _heads(weight, psi_curvature(z, low, high)) * d
+        pull = psi_slope(z, low, high)
+        up = psi_slope(z, torch.zeros_like(low), torch.ones_like(high))
+        inner_z, inner_d = sent[..., 2 * w :] + self.offset, lifted[..., 2 * w :]
+        inner_bend = psi_curvature(inner_z, inner_low, inner_high) * inner_d
+        inner_pull = psi_slope(inner_z, inner_low, inner_high)
+        inner_up = psi_slope(inner_z, torch.zeros_like(inner_low), torch.ones_like(inner_high))
+
+        def returned(slope: Tensor, inner: Tensor) -> Tensor:
+            zero = slope.new_zeros(slope.size(0), graph.num_nodes, w)
+            at = zero.index_add(1, graph.dst, _heads(here, slope))
+            other = zero.index_add(1, graph.src, _heads(there, slope))
+            return torch.cat([at, other, inner], -1)
+
+        def by_heads(x: Tensor) -> Tensor:
+            """Sums over the channels of each head, [R, E, w] -> [R, H, E]."""
+            return x.unflatten(2, (heads, -1)).sum(3).mT
+
+        pulled = _heads(weight, pull)
+        heavier = _heads(weight, d)
+        return self._fields(
+            h, dual, bend, by_heads(bend * own + pulled * ahead),
+            by_heads(bend * heard + pulled * far), by_heads(pull * d),
+            returned(bend, inner_bend), returned(pulled, inner_pull),
+            torch.cat([(heavier * (z - up)).sum(1), (inner_d * (inner_z - inner_up)).sum(1)], 1),
+            torch.cat([(heavier * up).sum(1), (inner_d * inner_up).sum(1)], 1),
+        )  # fmt: skip
+
+    def _fields(
+        self, h: Tensor, dual: Tensor, bias: Tensor, here: Tensor, there: Tensor, weight: Tensor,
+        bent: Tensor, straight: Tensor, flat: Tensor, steep: Tensor,
+    ) -> Soft:  # fmt: skip
+        """Gradients in the shapes of the energy's fields."""
+        w, one = self.width, self.scales[0].size(0) == 1
+        matrices = bent.mT @ h + straight.mT @ dual  # [R, 2 w + o, k]
+        scales = [x.sum(0, keepdim=True) if one else x for x in (here, there, weight)]
+        return Soft(
+            anchor=-self.beta * dual.mT, bias=bias.mT,
+            here=scales[0], there=scales[1], weight=scales[2],
+            receiver=matrices[:, :w], sender=matrices[:, w : 2 * w], inner=matrices[:, 2 * w :],
+            low=flat[:, :w, None], high=steep[:, :w, None], offset=bent[..., 2 * w :].mT,
+            inner_low=flat[:, w:, None], inner_high=steep[:, w:, None], beta=self.beta,
+        )  # fmt: skip
+
     # -- compiled ----------------------------------------------------------------------------------
 
     def compiled(self, native: Library, at: Tensor, b: Tensor | None, **limits: Any) -> Solution:
         """The solution from ``at``, or with ``b`` the solution of H x = b with the Hessian at
         ``at``, all [R, N, k]; ``limits`` are atol, rtol and most, the largest number of steps."""
-        graph, dtype = self.graph, self.anchor.dtype
-        (r, n, k), lanes = self.anchor.shape, VECTOR // dtype.itemsize
-        heads = self.scales[0].size(1)
-
-        def filled(x: Tensor, dim: int, groups: int = 1) -> Tensor:
-            """With zeros up to whole vectors, in each group of channels."""
-            size = x.size(dim) // groups
-            if size % lanes == 0:
-                return x.contiguous()
-            parts = x.unflatten(dim, (groups, size))
-            shape = list(parts.shape)
-            shape[dim + 1] = -(-size // lanes) * lanes - size
-            return torch.cat([parts, parts.new_zeros(shape)], dim + 1).flatten(dim, dim + 1)
-
-        w = self.width
-        blocks = self.back.split([w, w, self.own], 1)
-        rows = [filled(x, 1, g) for x, g in zip(blocks, (heads, heads, 1), strict=True)]
-        back = filled(torch.cat(rows, 1), 2)
-        low, high, inner_low, inner_high = self.ramps
-        ramps = [filled(x, 1, heads) for x in (low, high - low)]
-        inner = [filled(x, 1) for x in (inner_low, inner_high - inner_low)]
-        bias, offset = filled(self.bias, 2, heads), filled(self.offset, 2)
-        anchor, at = filled(self.anchor, 2), filled(at, 2)
-        b = None if b is None else filled(b, 2)
-        scales = [t.expand(max(t.size(0) for t in self.scales), -1, -1) for t in self.scales]
-        scales = [t.contiguous() for t in scales]
-        fields = [anchor, bias, *scales, back.mT.contiguous(), back, *ramps, offset, *inner]
-        lipschitz = self.lipschitz.amax(1).double().contiguous()
-        edges = graph.num_edges
-        stride = heads * edges if scales[0].size(0) > 1 else 0
-        sizes = (r, graph.num_graphs, n, edges, anchor.size(2), bias.size(2), offset.size(2))
-        shape = torch.tensor([*sizes, heads, stride])
-        addresses = torch.tensor([address(x) or 0 for x in fields])
+        (r, _, k), graph = self.anchor.shape, self.graph
         most = torch.full((r,), limits["most"])
-        out = torch.empty_like(anchor)
         steps = torch.zeros(r, graph.num_graphs, dtype=torch.long)
         residual, limit = torch.zeros(2, r, graph.num_graphs, dtype=torch.float64)
-        ends = [x.contiguous() for x in (graph.batch, graph.src, graph.dst)]
-        arguments = (
-            address(shape), int(dtype == torch.float32), *map(address, ends), address(addresses),
-            address(lipschitz), self.beta, WIDTH, address(at), address(b),
-            limits.get("atol", 0.0), limits["rtol"], address(most), torch.get_num_threads(),
-            *map(address, (out, steps, residual, limit)),
+        at, b = self._filled(at, 2), None if b is None else self._filled(b, 2)
+        out = torch.empty_like(at)
+        self._call(
+            native, address(at), address(b), limits.get("atol", 0.0), limits["rtol"],
+            address(most), torch.get_num_threads(), *map(address, (out, steps, residual, limit)),
+            None,
         )  # fmt: skip
-        failed, why = native.interruptible(lambda: native.call("soft", *arguments))
+        dtype = self.anchor.dtype
+        return Solution.of(out[..., :k].mT, residual.to(dtype), limit.to(dtype), steps)
+
+    def _compiled_cotangents(self, native: Library, h: Tensor, dual: Tensor) -> Soft:
+        """:meth:`cotangents`, compiled."""
+        (r, n, _), w, o, heads = self.anchor.shape, self.width, self.own, self.scales[0].size(1)
+        graph, edges = self.graph, self.graph.num_edges
+        at, b = self._filled(h, 2), self._filled(dual, 2)
+        wide, narrow = heads * self._whole(w // heads), self._whole(o)
+        shapes = [
+            (r, edges, wide), *[(r, heads, edges)] * 3, *[(r, n, 2 * wide + narrow)] * 2,
+            *[(r, graph.num_graphs, wide + narrow)] * 2,
+        ]  # fmt: skip
+        out = [self.anchor.new_empty(shape) for shape in shapes]
+        places = torch.tensor([address(x) or 0 for x in out])
+        arguments = address(at), address(b), 0.0, 0.0, None, torch.get_num_threads()
+        self._call(native, *arguments, None, None, None, None, address(places))
+
+        def cut(x: Tensor, dim: int, groups: int, size: int) -> Tensor:
+            """Without the zeros of :meth:`_filled`."""
+            parts = x.unflatten(dim, (groups, -1)) if x.size(dim) else x.unsqueeze(dim + 1)
+            return parts.narrow(dim + 1, 0, size).flatten(dim, dim + 1)
+
+        def apart(x: Tensor, couplings: int) -> Tensor:
+            """[…, couplings * wide + narrow] -> […, couplings * w + o]."""
+            *blocks, inner = x.split([*[wide] * couplings, narrow], 2)
+            return torch.cat([*(cut(y, 2, heads, w // heads) for y in blocks), inner[..., :o]], 2)
+
+        bias, here, there, weight, bent, straight, flat, steep = out
+        bent, straight = apart(bent, 2), apart(straight, 2)
+        flat, steep = (apart(x, 1).sum(1) for x in (flat, steep))
+        return self._fields(
+            h,
+            dual,
+            cut(bias, 2, heads, w // heads),
+            here,
+            there,
+            weight,
+            bent,
+            straight,
+            flat,
+            steep,
+        )
+
+    def _call(self, native: Library, *arguments: Any) -> None:
+        """Call the library; ``arguments`` are those behind the problem."""
+        graph, dtype, fields = self.graph, self.anchor.dtype, self._rows
+        heads, edges = self.scales[0].size(1), graph.num_edges
+        anchor, bias, here, offset = fields[0], fields[1], fields[2], fields[9]
+        stride = heads * edges if here.size(0) > 1 else 0
+        sizes = anchor.size(0), graph.num_graphs, anchor.size(1), edges
+        widths = anchor.size(2), bias.size(2), offset.size(2)
+        shape = torch.tensor([*sizes, *widths, heads, stride])
+        addresses = torch.tensor([address(x) or 0 for x in fields])
+        lipschitz = self.lipschitz.amax(1).double().contiguous()
+        ends = [x.contiguous() for x in (graph.batch, graph.src, graph.dst)]
+        all_arguments = (
+            address(shape), int(dtype == torch.float32), *map(address, ends), address(addresses),
+            address(lipschitz), self.beta, WIDTH, *arguments,
+        )  # fmt: skip
+        failed, why = native.interruptible(lambda: native.call("soft", *all_arguments))
         if failed:
             raise MemoryError(f"the compiled solve failed: {why}")
-        return Solution.of(out[..., :k].mT, residual.to(dtype), limit.to(dtype), steps)
+
+    @cached_property
+    def _rows(self) -> list[Tensor]:
+        """All fields in the order of the library, filled up to whole vectors."""
+        w, heads = self.width, self.scales[0].size(1)
+        blocks = self.back.split([w, w, self.own], 1)
+        rows = [self._filled(x, 1, g) for x, g in zip(blocks, (heads, heads, 1), strict=True)]
+        back = self._filled(torch.cat(rows, 1), 2)
+        low, high, inner_low, inner_high = self.ramps
+        ramps = [self._filled(x, 1, heads) for x in (low, high - low)]
+        inner = [self._filled(x, 1) for x in (inner_low, inner_high - inner_low)]
+        most = max(x.size(0) for x in self.scales)
+        scales = [x.expand(most, -1, -1).contiguous() for x in self.scales]
+        bias, offset = self._filled(self.bias, 2, heads), self._filled(self.offset, 2)
+        anchor = self._filled(self.anchor, 2)
+        return [anchor, bias, *scales, back.mT.contiguous(), back, *ramps, offset, *inner]
+
+    def _whole(self, size: int) -> int:
+        """A number of channels, up to whole vectors."""
+        lanes = VECTOR // self.anchor.dtype.itemsize
+        return -(-size // lanes) * lanes
+
+    def _filled(self, x: Tensor, dim: int, groups: int = 1) -> Tensor:
+        """With zeros up to whole vectors, in each group of channels."""
+        size = x.size(dim) // groups
+        more = self._whole(size) - size
+        if not more:
+            return x.contiguous()
+        parts = x.unflatten(dim, (groups, size))
+        shape = list(parts.shape)
+        shape[dim + 1] = more
+        return torch.cat([parts, parts.new_zeros(shape)], dim + 1).flatten(dim, dim + 1)
 
 
 def triple(least: float, most: float) -> tuple[float, float, float]:

@@ -356,6 +356,16 @@ class Objective(Distributed, CertifiedObjective):
         return None
 
     @property
+    def has_cotangents(self) -> bool:
+        """Whether :meth:`cotangents` has a closed form. Otherwise autograd computes the same."""
+        return False
+
+    def cotangents(self, h: Tensor, dual: Tensor) -> Self:
+        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all tensors of a
+        detached problem, as a problem whose tensors they are; h and λ are [R, k, N]."""
+        raise NotImplementedError(f"{type(self).__name__} has no cotangents in closed form")
+
+    @property
     def signature(self) -> tuple[object, ...]:
         """Everything, apart from tensors and their shapes, that :meth:`evaluate` depends on."""
         return (self.replicas, self.channels)

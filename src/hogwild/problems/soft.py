@@ -35,6 +35,7 @@ class SoftProblem(Objective):
     local: Soft = over(SHARED)  # its own fields say what belongs to nodes and edges
     condition: float = over(FIXED)  # κ, the bound that the layer promises
     has_blocks = True
+    has_cotangents = True
 
     @property
     def replicas(self) -> int:
@@ -91,6 +92,10 @@ class SoftProblem(Objective):
         residual, limit = self.graph.norm(rows.gradient(y).mT), atol + rtol * self.size_of(y.mT)
         steps = torch.full(residual.shape, count, device=y.device)
         return Solution.of(y.mT, residual, limit, steps)
+
+    def cotangents(self, h: Tensor, dual: Tensor) -> SoftProblem:
+        found = self.rows.cotangents(h.mT.contiguous(), dual.mT.contiguous())
+        return SoftProblem(self.graph, found, self.condition)
 
     def size_of(self, h: Tensor) -> Tensor:
         r""":math:`\beta \max |g| + L \max |h|`: the size of the terms that cancel in the gradient,
@@ -159,12 +164,8 @@ class SoftEvaluation(Evaluation):
     def scale(self) -> Tensor:
         return self.problem.size_of(self.h)
 
-    @torch.no_grad()
     def hessian(self) -> SoftHessian:
-        problem = self.problem.detach()
-        p, h = problem.local, self.h.detach()
-        bend = psi_curvature(p.inside(h), p.inner_low, p.inner_high)
-        return SoftHessian(problem.graph, problem, h, p.curvatures(self._z), bend)
+        return SoftHessian(self.problem.graph, self.problem.detach(), self.h.detach())
 
 
 @dataclass
@@ -176,14 +177,20 @@ class SoftHessian(Hessian):
     graph: Graph
     problem: SoftProblem
     h: Tensor
-    curvature: Tensor  # [R, w, E], along edges
-    bend: Tensor  # [R, o, N], of the node-local terms
     has_blocks = True
+
+    @cached_property
+    def _curvatures(self) -> tuple[Tensor, Tensor]:
+        """Along edges, [R, w, E], and of the node-local terms, [R, o, N]."""
+        p = self.problem.local
+        along = p.curvatures(self.problem.arguments(self.h) + p.bias)
+        return along, psi_curvature(p.inside(self.h), p.inner_low, p.inner_high)
 
     def apply(self, v: Tensor) -> Tensor:
         p, u = self.problem, self.problem.local.inner
-        alone: Tensor = p.local.beta * v + u.mT @ (self.bend * (u @ v))
-        return alone + p.back(self.curvature * p.arguments(v))
+        along, bend = self._curvatures
+        alone: Tensor = p.local.beta * v + u.mT @ (bend * (u @ v))
+        return alone + p.back(along * p.arguments(v))
 
     def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
         if self.problem.condition > MODERATE:

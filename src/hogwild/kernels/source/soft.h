@@ -103,6 +103,14 @@ void soft_product(const T* y, const T* b, T* out, int64_t rows, int64_t length, 
     }
 }
 
+/// Where gradients go (SoftTask::cotangents). `bent` and `straight` [R, N, m] are what h and l are multiplied
+/// by for the gradient of the matrices; `straightest` and `steepest` [R, G, w + o] belong to the ramps.
+template <class T>
+struct SoftCotangents {
+    T *bias, *here, *there, *weight;  // [R, E, w]; [R, H, E], or null
+    T *bent, *straight, *straightest, *steepest;
+};
+
 /// One graph and replica, for one thread or a few.
 template <class T, class Team>
 class SoftTask {
@@ -111,19 +119,19 @@ class SoftTask {
     static constexpr int L = 64 / sizeof(T);
 
   public:
-    /// Numbers that a task needs for so many nodes and edges.
-    static size_t numbers(const SoftPosed<T>& p, int64_t n, int64_t e) {
-        return n * (4 * p.k + 2 * p.m() + p.o) + 2 * e * p.w;
+    /// Numbers that a task needs for so many nodes, edges and threads.
+    static size_t numbers(const SoftPosed<T>& p, int64_t n, int64_t e, int64_t threads) {
+        return n * (4 * p.k + 3 * p.m() + p.o) + 2 * e * p.w + 2 * (p.w + p.o) * threads;
     }
 
     SoftTask(const SoftPosed<T>& p, const SoftEdges& edges, int64_t graph, int64_t r, T* memory, Team team)
-        : p_(p), to_(edges), team_(team), n0_(edges.graph[graph]), n_(edges.graph[graph + 1] - n0_),
+        : p_(p), to_(edges), team_(team), graph_(graph), n0_(edges.graph[graph]), n_(edges.graph[graph + 1] - n0_),
           q0_(edges.in[n0_]), e_(edges.in[n0_ + n_] - q0_), r_(r), k_(p.k), w_(p.w), m_(p.m()),
           first_(team.first((int)n_)), last_(team.last((int)n_)) {
         for (T** each : {&y_, &x_, &before_, &g_}) *each = memory, memory += n_ * k_;
-        for (T** each : {&sent_, &back_}) *each = memory, memory += n_ * m_;
+        for (T** each : {&sent_, &back_, &dual_}) *each = memory, memory += n_ * m_;
         for (T** each : {&slope_, &gate_}) *each = memory, memory += e_ * w_;
-        inner_gate_ = memory;
+        inner_gate_ = memory, flat_ = memory + n_ * p.o + 2 * (w_ + p.o) * team.rank();
         anchor_ = p.anchor + (r * p.nodes + n0_) * k_;
     }
 
@@ -200,7 +208,102 @@ class SoftTask {
         return t;
     }
 
+    /// The gradients of <l, gradient at h> in all that the energy is made of; h and l are [R, N, k].
+    void cotangents(const T* h, const T* l, const SoftCotangents<T>& to) {
+        const int64_t at = (r_ * p_.nodes + n0_) * k_;
+        const T* b = p_.forth + r_ * k_ * m_;
+        soft_product(l + at + first_ * k_, b, dual_ + first_ * m_, last_ - first_, k_, m_);
+        soft_product(h + at + first_ * k_, b, sent_ + first_ * m_, last_ - first_, k_, m_);
+        team_.sync();
+        const int64_t each = w_ / p_.heads, E = p_.edges, rows = r_ * p_.nodes + n0_;
+        const int64_t set = r_ * p_.edge_stride, ramps = w_ + p_.o;
+        const X zero = Of::all(0);
+        T* steep = flat_ + ramps;  // of this thread, as `flat_`
+        for (int64_t c = 0; c < 2 * ramps; c += L) Of::store(zero, flat_ + c);
+        const auto add = [&](const X& d, const X& z, const X& up, int64_t c) {
+            Of::store(Of::load(flat_ + c) + d * (z - up), flat_ + c);
+            Of::store(Of::load(steep + c) + d * up, steep + c);
+        };
+        for (int64_t i = first_; i < last_; ++i) {
+            const T *own = sent_ + i * m_, *ahead = dual_ + i * m_;
+            T *bent = to.bent + (rows + i) * m_, *straight = to.straight + (rows + i) * m_;
+            for (int64_t c = 0; c < w_; c += L) Of::store(zero, bent + c), Of::store(zero, straight + c);
+            for (int64_t q = to_.in[n0_ + i]; q < to_.in[n0_ + i + 1]; ++q) {
+                const int64_t e = to_.edge[q];
+                const T* heard = sent_ + (p_.src[e] - n0_) * m_ + w_;
+                const T* far = dual_ + (p_.src[e] - n0_) * m_ + w_;
+                const T* bias = p_.bias + (r_ * E + e) * w_;
+                T *slope = slope_ + (q - q0_) * w_, *gate = gate_ + (q - q0_) * w_;
+                for (int64_t head = 0; head < p_.heads; ++head) {
+                    const int64_t of = set + head * E + e, out = (r_ * p_.heads + head) * E + e;
+                    const T s = p_.here[of], t = p_.there[of], weight = p_.weight[of];
+                    X here = zero, there = zero, heavier = zero;
+                    for (int64_t c = head * each; c < (head + 1) * each; c += L) {
+                        const X a = Of::load(own + c), f = Of::load(heard + c);
+                        const X da = Of::load(ahead + c), df = Of::load(far + c);
+                        const X z = s * a + t * f + Of::load(bias + c), d = s * da + t * df, up = ramp(z);
+                        const X low = Of::load(p_.low + r_ * w_ + c), rise = Of::load(p_.rise + r_ * w_ + c);
+                        const X pull = low * z + rise * up;
+                        const X bend = weight * ((low + rise * rising(z)) * d);
+                        Of::store(bend, gate + c);
+                        Of::store(weight * pull, slope + c);
+                        Of::store(bend, to.bias + (r_ * E + e) * w_ + c);
+                        Of::store(Of::load(bent + c) + s * bend, bent + c);
+                        Of::store(Of::load(straight + c) + (s * weight) * pull, straight + c);
+                        here += bend * a + weight * (pull * da);
+                        there += bend * f + weight * (pull * df);
+                        heavier += pull * d;
+                        add(weight * d, z, up, c);
+                    }
+                    if (to.here) {
+                        to.here[out] = total(here), to.there[out] = total(there);
+                        to.weight[out] = total(heavier);
+                    }
+                }
+            }
+            const T *low = p_.inner_low + r_ * p_.o, *rise = p_.inner_rise + r_ * p_.o;
+            for (int64_t c = 0; c < p_.o; c += L) {
+                const X d = Of::load(ahead + 2 * w_ + c);
+                const X z = Of::load(own + 2 * w_ + c) + Of::load(p_.offset + (rows + i) * p_.o + c);
+                Of::store((Of::load(low + c) + Of::load(rise + c) * rising(z)) * d, bent + 2 * w_ + c);
+                const X up = ramp(z);
+                Of::store(Of::load(low + c) * z + Of::load(rise + c) * up, straight + 2 * w_ + c);
+                add(d, z, up, w_ + c);
+            }
+        }
+        team_.sync();
+        for (int64_t j = first_; j < last_; ++j) {
+            T *bent = to.bent + (rows + j) * m_ + w_, *straight = to.straight + (rows + j) * m_ + w_;
+            for (int64_t c = 0; c < w_; c += L) Of::store(zero, bent + c), Of::store(zero, straight + c);
+            for (int64_t o = to_.out[n0_ + j]; o < to_.out[n0_ + j + 1]; ++o) {
+                const int64_t q = to_.place[o];
+                const T *slope = slope_ + (q - q0_) * w_, *gate = gate_ + (q - q0_) * w_;
+                for (int64_t head = 0; head < p_.heads; ++head) {
+                    const T t = p_.there[set + head * E + to_.edge[q]];
+                    for (int64_t c = head * each; c < (head + 1) * each; c += L) {
+                        Of::store(Of::load(bent + c) + t * Of::load(gate + c), bent + c);
+                        Of::store(Of::load(straight + c) + t * Of::load(slope + c), straight + c);
+                    }
+                }
+            }
+        }
+        if (team_.rank()) return;
+        const int64_t at_graph = (r_ * p_.graphs + graph_) * ramps;
+        for (int64_t c = 0; c < ramps; ++c) {
+            T one = 0, other = 0;
+            for (int t = 0; t < team_.size(); ++t)
+                one += flat_[2 * ramps * t + c], other += steep[2 * ramps * t + c];
+            to.straightest[at_graph + c] = one, to.steepest[at_graph + c] = other;
+        }
+    }
+
   private:
+    static T total(const X& x) {
+        T sum = 0;
+        for (int l = 0; l < L; ++l) sum += x[l];
+        return sum;
+    }
+
     /// What an edge does with its argument: its slope; its curvature, which is kept; its kept curvature times
     /// the argument.
     struct Slopes {};
@@ -211,8 +314,8 @@ class SoftTask {
     const SoftPosed<T>& p_;
     const SoftEdges& to_;
     Team team_;
-    const int64_t n0_, n_, q0_, e_, r_, k_, w_, m_, first_, last_;
-    T *y_, *x_, *before_, *g_, *sent_, *back_, *slope_, *gate_, *inner_gate_;
+    const int64_t graph_, n0_, n_, q0_, e_, r_, k_, w_, m_, first_, last_;
+    T *y_, *x_, *before_, *g_, *sent_, *back_, *dual_, *slope_, *gate_, *inner_gate_, *flat_;
     const T* anchor_;
 
     /// z between 0 and a width: half of it below, half above the middle of the ramp.
@@ -344,8 +447,8 @@ void soft_batch(const SoftPosed<T>& p, int64_t threads, const Work& work) {
     constexpr int64_t SHARED = 1 << 17;  // numbers of a graph's edges and nodes from which threads share it
     const SoftEdges edges(p);
     const auto size = [&](int64_t g) {
-        const int64_t n = edges.graph[g + 1] - edges.graph[g];
-        return SoftTask<T, Alone>::numbers(p, n, edges.in[edges.graph[g + 1]] - edges.in[edges.graph[g]]);
+        const int64_t first = edges.graph[g], last = edges.graph[g + 1];
+        return SoftTask<T, Alone>::numbers(p, last - first, edges.in[last] - edges.in[first], threads);
     };
     const auto vectors = [&](int64_t g) { return whole((size(g) * sizeof(T) + 7) / 8); };
     std::vector<int64_t> small, large;
@@ -388,6 +491,12 @@ void soft_dual(const SoftPosed<T>& p, const T* h, const T* b, double rtol, const
         const int64_t taken = task.dual(h, b, rtol, most[at / p.graphs], x, found, allowed);
         if (rank == 0) steps[at] = taken, residual[at] = found, limit[at] = allowed;
     });
+}
+
+/// All gradients of <l, gradient at h>.
+template <class T>
+void soft_cotangents(const SoftPosed<T>& p, const T* h, const T* l, int64_t threads, const SoftCotangents<T>& to) {
+    soft_batch(p, threads, [&](auto&& task, int64_t, int) { task.cotangents(h, l, to); });
 }
 
 }  // namespace hog
