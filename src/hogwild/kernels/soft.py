@@ -240,18 +240,8 @@ class SoftRows:
         bias, here, there, weight, bent, straight, flat, steep = out
         bent, straight = apart(bent, 2), apart(straight, 2)
         flat, steep = (apart(x, 1).sum(1) for x in (flat, steep))
-        return self._fields(
-            h,
-            dual,
-            cut(bias, 2, heads, w // heads),
-            here,
-            there,
-            weight,
-            bent,
-            straight,
-            flat,
-            steep,
-        )
+        bias = cut(bias, 2, heads, w // heads)
+        return self._fields(h, dual, bias, here, there, weight, bent, straight, flat, steep)
 
     def _call(self, native: Library, *arguments: Any) -> None:
         """Call the library; ``arguments`` are those behind the problem."""
