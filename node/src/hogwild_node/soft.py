@@ -30,7 +30,7 @@ from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
-WIDTH = 1.0
+WIDTH = 0.1
 r""":math:`\varepsilon`, the width of the transition between the two slopes."""
 
 
