@@ -54,13 +54,18 @@ from hogwild.errors import (
     is_number,
     require_all_positive,
     require_one_of,
+    require_positive,
     require_widths,
 )
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Kind
-from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.base import Conv, Kind
+from hogwild.models.features import Features
+from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.readout import Readout
+from hogwild.models.stack import Stack
+from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
@@ -84,6 +89,12 @@ class SoftEnergyConv(ImplicitConv):
         scaling: ``"symmetric"`` or ``"metropolis"``.
         widths: Hidden widths of the anchor g; ``None``: (k,).
         beta: Strong convexity :math:`\beta`. It changes the unit of the energy, not the answer.
+        norm: ``None``, ``"layer"`` or ``"batch"``: the features are normalised first
+            (:mod:`hogwild.nn.norm`).
+        residual: The last k features, as they come, are added to the anchor:
+            :math:`g(x) = x_{p-k+1..p} + \mathrm{MLP}(\mathrm{norm}(x))`. So a layer of a stack
+            corrects the embeddings of the layer below.
+        dropout: Probability of dropout of hidden units of the anchor in training.
 
     Conventions:
         As in :class:`~hogwild.models.GSDConv`. Each of several parallel edges counts, and a
@@ -106,6 +117,9 @@ class SoftEnergyConv(ImplicitConv):
         scaling: str = "symmetric",
         widths: Sequence[int] | None = None,
         beta: float = 1.0,
+        norm: str | None = None,
+        residual: bool = False,
+        dropout: float = 0.0,
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
@@ -122,7 +136,13 @@ class SoftEnergyConv(ImplicitConv):
             raise ConfigError(f"width={width!r}; expected at least hidden_channels={k}")
         widths = (k,) if widths is None else require_widths("widths", widths)
         lead, w, p = () if self.replicas is None else (self.replicas,), self.width, in_channels + 1
-        self.encoder = MLP(p, (*widths, k), replicas=self.replicas)
+        if residual and in_channels < k:
+            raise ConfigError(
+                f"residual=True was given with in_channels={in_channels} and hidden_channels={k}; "
+                f"expected at least hidden_channels features, the last of which are added"
+            )
+        self.norm, self.residual = norms.norm(norm, in_channels, replicas=self.replicas), residual
+        self.encoder = MLP(p, (*widths, k), replicas=self.replicas, dropout=dropout)
         self.receiver = nn.Parameter(torch.empty(*lead, w, k))
         self.sender = nn.Parameter(torch.empty(*lead, w, k))
         self.slopes = nn.Parameter(torch.empty(*lead, w, 2))
@@ -132,6 +152,8 @@ class SoftEnergyConv(ImplicitConv):
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
         self.encoder.reset_parameters()
+        if self.norm is not None:
+            self.norm.reset_parameters()
         self._draw()
 
     @torch.no_grad()
@@ -149,6 +171,9 @@ class SoftEnergyConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = self.accept(inputs)
         graph, x, heard, attr = self.fields(inputs)
+        below = x[:, -self.hidden_channels :] if self.residual else 0.0
+        if self.norm is not None:
+            x, heard = self.norm(x), None if heard is None else self.norm(heard)
         weight = x.new_ones(graph.num_edges)
         if inputs.edge_weight is not None:
             weight = inputs.edge_weight.to(x.dtype)
@@ -162,7 +187,7 @@ class SoftEnergyConv(ImplicitConv):
         most = 0.25 * (self.condition - 1.0) * self.beta
         slopes = most * slopes.sigmoid()
         local = Soft(
-            self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
+            below + self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
             biases(bias, known, near, attr, graph.dst).mT.contiguous().mT,
             *scales(self.scaling, degree[graph.dst], there), weight, bounded(receiver),
             bounded(sender), slopes[..., :1], slopes[..., 1:], self.beta,
@@ -177,13 +202,45 @@ class SoftEnergyConv(ImplicitConv):
         Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
     def _distinctions(self) -> dict[str, object]:
-        return {"condition": self.condition, "scaling": self.scaling}
+        norm = None if self.norm is None else self.norm.name
+        more = {"norm": norm, "residual": self.residual or None}
+        return {"condition": self.condition, "scaling": self.scaling, **more}
 
 
-class SoftEnergyGNN(ImplicitGNN):
-    """One or several :class:`SoftEnergyConv` and a readout. The arguments are those of
-    :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`SoftEnergyConv`; the default ``readout`` is
-    (k,)."""
+class SoftEnergyGNN(ConvGNN):
+    r"""An encoder, one or several :class:`SoftEnergyConv`, and a readout.
+
+    .. math::
+        x_i = \sigma(\text{encoder}(\text{features}_i)), \qquad
+        g^{(s)}(x_i) = h^{(s-1)}_i
+            + \mathrm{MLP}\bigl(\mathrm{norm}([x_i \,\|\, h^{(s-1)}_i])\bigr)
+
+    The encoder and the layers read each node by itself, except that a layer couples neighbours. So
+    a node that runs by itself encodes its own features once, and tells its neighbours the encoded
+    ones. Anchors and edge biases of all layers read nothing else of the features.
+
+    Args:
+        in_channels: Width of the node features; −1: that of the first features. Parameters that
+            depend on it are made at the first call, as in PyG.
+        hidden_channels: Width k of the embeddings.
+        out_channels: Width of the predictions.
+        num_layers: Number of layers. Layers above the first read [x ‖ embeddings of the layer
+            below].
+        dropout: Probability of dropout in training: of features, and of hidden units of encoder,
+            anchors and readout.
+        norm: ``None``, ``"layer"`` or ``"batch"``: what normalises the input of every layer. The
+            latter reads all nodes in training and is affine in evaluation, as in PyG.
+        residual: Layers above the first correct the embeddings of the layer below, as above. With
+            ``False`` their anchors are the MLPs alone.
+        jk: What the readout reads of several layers, as in :class:`~hogwild.models.Stack`.
+        pool: ``None`` predicts for every node; ``"mean"``, ``"sum"``, ``"max"`` or ``"attention"``
+            for every graph.
+        encoder: ``True``: one affine layer to width k with an activation; or the widths of several;
+            or ``None``: layers read the features themselves.
+        readout: Hidden widths of the readout, whose nodes are pooled at width k; (k,) by default.
+            Or a :class:`~hogwild.Readout`.
+        kwargs: Additional arguments of every layer.
+    """
 
     layer = SoftEnergyConv
 
@@ -192,8 +249,39 @@ class SoftEnergyGNN(ImplicitGNN):
         in_channels: int,
         *,
         hidden_channels: int = 64,
+        out_channels: int | None = None,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        norm: str | None = None,
+        residual: bool = True,
+        jk: str | None = None,
+        pool: str | None = None,
+        encoder: bool | Sequence[int] | None = True,
         readout: Readout | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
-        readout = (hidden_channels,) if readout is None else readout
-        super().__init__(in_channels, readout=readout, hidden_channels=hidden_channels, **kwargs)
+        cls = type(self)
+        refuse_unknown(cls, kwargs, {*keywords(cls, ConvGNN), *keywords(self.layer, Conv)})
+        k = require_positive("hidden_channels", hidden_channels)
+        require_positive("num_layers", num_layers)
+        widths = (k,) if encoder is True else require_widths("encoder", encoder or ())
+        replicas, edge_dim = kwargs.get("replicas"), kwargs.get("edge_dim")
+        require_all_positive(replicas=replicas, edge_dim=edge_dim)
+        features = Features(in_channels, edge_dim, replicas, encoder=widths, dropout=dropout)
+        options = {"hidden_channels": k, "norm": norm, "dropout": dropout, **kwargs}
+        p = features.out_channels
+        levels = [self.layer(p, **options)]
+        options["residual"] = residual
+        levels += [self.layer(p + k, **options) for _ in range(num_layers - 1)]
+        conv = Stack(levels, jk=jk)
+        if not isinstance(readout, Readout) and out_channels is not None:
+            readout = Readout(
+                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout,
+                widths=(k,) if readout is None else require_widths("readout", readout),
+                pooled=None if pool is None else k, replicas=replicas,
+            )  # fmt: skip
+            out_channels = pool = None
+        super().__init__(
+            conv if num_layers > 1 else levels[0], () if readout is None else readout,
+            out_channels=out_channels, pool=pool, features=features,
+        )  # fmt: skip

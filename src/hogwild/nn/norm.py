@@ -26,6 +26,8 @@ class LayerNorm(nn.Module):
         [1 or R, p, n] → [1 or R, p, n].
     """
 
+    name = "layer"
+
     def __init__(self, channels: int, *, replicas: int | None = None) -> None:
         super().__init__()
         self.channels, self.replicas = channels, replicas
@@ -54,6 +56,7 @@ class BatchNorm(LayerNorm):
     In evaluation they are running means of these (the buffers ``mean`` and ``variance``), as in
     PyG, so that the norm is an affine map of every node."""
 
+    name = "batch"
     mean: Tensor
     variance: Tensor
     momentum = 0.1
@@ -86,7 +89,7 @@ class BatchNorm(LayerNorm):
             buffer.view(-1, self.channels).lerp_(new[..., 0].to(buffer), self.momentum)
 
 
-NORMS: dict[str, type[LayerNorm]] = {"layer": LayerNorm, "batch": BatchNorm}
+NORMS: dict[str, type[LayerNorm]] = {kind.name: kind for kind in (LayerNorm, BatchNorm)}
 
 
 def norm(name: object, channels: int, *, replicas: int | None = None) -> LayerNorm | None:
