@@ -342,8 +342,12 @@ class SoftModel(_Optimisation):
                 self.tensors["conv.bias"][None], own, soft.knowing(near, there), self._edges(part),
                 slot,
             ),
-            *soft.scales(self.config["scaling"], part.degree[slot], there), part.weight,
-            *self.matrices, slopes[..., :1], slopes[..., 1:], float(self.config["beta"]),
+            *soft.scales(
+                self.config["scaling"], part.degree[slot][None, None], there[None, None]
+            ),
+            part.weight[None, None], *self.matrices, slopes[..., :1], slopes[..., 1:],
+            *(np.empty((1, 0, size)) for size in (self.channels, part.star.size, 1, 1)),
+            float(self.config["beta"]),
         )  # fmt: skip
 
     def start(self, local: Local) -> Array:

@@ -186,11 +186,13 @@ class SoftEnergyConv(ImplicitConv):
         )
         most = 0.25 * (self.condition - 1.0) * self.beta
         slopes = most * slopes.sigmoid()
+        r, k, n = receiver.size(0), self.hidden_channels, graph.num_nodes
         local = Soft(
             below + self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
             biases(bias, known, near, attr, graph.dst).mT.contiguous().mT,
-            *scales(self.scaling, degree[graph.dst], there), weight, bounded(receiver),
-            bounded(sender), slopes[..., :1], slopes[..., 1:], self.beta,
+            *scales(self.scaling, degree[graph.dst][None, None], there[None, None]),
+            weight[None, None], bounded(receiver), bounded(sender), slopes[..., :1],
+            slopes[..., 1:], *(x.new_empty(r, 0, size) for size in (k, n, 1, 1)), self.beta,
         )  # fmt: skip
         return SoftProblem(graph, local)
 

@@ -12,7 +12,7 @@ from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
-from hogwild_node.soft import WIDTH, Soft
+from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
 from hogwild_node.tree import FIXED, SHARED, over
 
 
@@ -57,15 +57,14 @@ class SoftProblem(Objective):
         p, graph = self.local, self.graph
         own = (h.mT @ p.receiver.mT).index_select(1, graph.dst).mT
         heard = (h.mT @ p.sender.mT).index_select(1, graph.src).mT
-        out: Tensor = p.here * own + p.there * heard
-        return out
+        return by_head(p.here, own) + by_head(p.there, heard)
 
     def back(self, slope: Tensor) -> Tensor:
         """The transpose of :meth:`arguments`: [R, w, E] -> [R, k, N]."""
         p, graph, (r, w, _) = self.local, self.graph, slope.shape
         zero = slope.new_zeros(r, graph.num_nodes, w)
-        own = zero.index_add(1, graph.dst, (p.here * slope).mT) @ p.receiver
-        out: Tensor = own + zero.index_add(1, graph.src, (p.there * slope).mT) @ p.sender
+        own = zero.index_add(1, graph.dst, by_head(p.here, slope).mT) @ p.receiver
+        out = own + zero.index_add(1, graph.src, by_head(p.there, slope).mT) @ p.sender
         return out.mT
 
     def convexity(self) -> Tensor:
@@ -78,9 +77,11 @@ class SoftProblem(Objective):
         return rows
 
     def lipschitz(self) -> Tensor:
-        r""":math:`\beta + 4 \max_a v_a` (:mod:`hogwild.models.soft`), [R, G]."""
-        steepest = self.local.steepest.amax((1, 2))
-        return (self.local.beta + 4.0 * steepest).unsqueeze(1).expand(-1, self.graph.num_graphs)
+        r""":math:`\beta + 4 \max_a v_a + \max_a u_a` (:mod:`hogwild.models.soft`), [R, G]."""
+        most = self.local.beta + 4.0 * self.local.steepest.amax((1, 2))
+        if self.local.inner.size(1):
+            most = most + self.local.inner_steepest.amax((1, 2))
+        return most.unsqueeze(1).expand(-1, self.graph.num_graphs)
 
 
 @dataclass
@@ -96,23 +97,24 @@ class SoftEvaluation(Evaluation):
 
     @cached_property
     def _terms(self) -> tuple[Tensor, Tensor]:
-        """The energies of the anchors and of the edges at their receivers, [R, N] each."""
+        """The energies of the nodes alone and of the edges at their receivers, [R, N] each."""
         p, graph = self.problem.local, self.problem.graph
-        near = 0.5 * p.beta * (self.h - p.anchor).square().sum(1)
-        return near, scatter(p.energies(self._z), graph.dst, graph.num_nodes)
+        return p.alone(self.h), scatter(p.energies(self._z), graph.dst, graph.num_nodes)
 
     @property
     def value(self) -> Tensor:
-        near, coupled = self._terms
-        return self.problem.graph.sum(near + coupled)
+        alone, coupled = self._terms
+        return self.problem.graph.sum(alone + coupled)
 
     @property
     def noise(self) -> Tensor:
         # ψ is a difference of terms of at most this size.
         p, graph = self.problem.local, self.problem.graph
-        size = p.weight * (p.steepest * (self._z.square() + WIDTH**2)).sum(1)
+        size = by_head(p.weight, p.steepest * (self._z.square() + WIDTH**2)).sum(1)
+        alone = 0.5 * p.beta * (self.h - p.anchor).square().sum(1)
+        alone = alone + (p.inner_steepest * (p.inside(self.h).square() + WIDTH**2)).sum(1)
         eps = 64.0 * torch.finfo(self.h.dtype).eps
-        return eps * graph.sum(self._terms[0] + scatter(size, graph.dst, graph.num_nodes))
+        return eps * graph.sum(alone + scatter(size, graph.dst, graph.num_nodes))
 
     @cached_property
     def _slopes(self) -> Tensor:
@@ -120,39 +122,42 @@ class SoftEvaluation(Evaluation):
 
     @cached_property
     def gradient(self) -> Tensor:
-        p = self.problem.local
-        return p.beta * (self.h - p.anchor) + self.problem.back(self._slopes)
+        return self.problem.local.alone_slope(self.h) + self.problem.back(self._slopes)
 
     @property
     def scale(self) -> Tensor:
         p, graph = self.problem.local, self.problem.graph
         size, n = self._slopes.abs(), graph.num_nodes
-        pulls = torch.bmm(p.receiver.abs().mT, scatter(p.here * size, graph.dst, n))
-        pulls = pulls + torch.bmm(p.sender.abs().mT, scatter(p.there * size, graph.src, n))
+        pulls = p.receiver.abs().mT @ scatter(by_head(p.here, size), graph.dst, n)
+        pulls = pulls + p.sender.abs().mT @ scatter(by_head(p.there, size), graph.src, n)
+        inner = psi_slope(p.inside(self.h), p.inner_low, p.inner_high).abs()
+        pulls = pulls + p.inner.abs().mT @ inner
         return graph.norm(p.beta * (self.h.abs() + p.anchor.abs()) + pulls)
 
     @torch.no_grad()
     def hessian(self) -> SoftHessian:
         problem = self.problem.detach()
-        return SoftHessian(
-            problem.graph, problem, self.h.detach(), problem.local.curvatures(self._z)
-        )
+        p, h = problem.local, self.h.detach()
+        bend = psi_curvature(p.inside(h), p.inner_low, p.inner_high)
+        return SoftHessian(problem.graph, problem, h, p.curvatures(self._z), bend)
 
 
 @dataclass
 class SoftHessian(Hessian):
-    r""":math:`\beta I + A^\top \operatorname{diag}(w \psi'') A`, A the map from embeddings to
-    arguments."""
+    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U + A^\top \operatorname{diag}(w \psi'') A`,
+    A the map from embeddings to the arguments of edges."""
 
     graph: Graph
     problem: SoftProblem
     h: Tensor
-    curvature: Tensor  # [R, w, E]
+    curvature: Tensor  # [R, w, E], along edges
+    bend: Tensor  # [R, o, N], of the node-local terms
     has_blocks = True
 
     def apply(self, v: Tensor) -> Tensor:
-        p = self.problem
-        return p.local.beta * v + p.back(self.curvature * p.arguments(v))
+        p, u = self.problem, self.problem.local.inner
+        alone: Tensor = p.local.beta * v + u.mT @ (self.bend * (u @ v))
+        return alone + p.back(self.curvature * p.arguments(v))
 
     def diagonal(self) -> None:
         """``None``: no preconditioner. The condition number is known and moderate, and k × k blocks
