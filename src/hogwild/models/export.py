@@ -86,7 +86,7 @@ def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any
     tensors = {name: numbers(t) for name, t in model.state_dict().items()}
     about, more = facts(model.conv)
     sizes = {
-        "in_channels": model.conv.in_channels,
+        "in_channels": model.in_channels,
         "hidden_channels": model.conv.hidden_channels,
         "out_channels": model.readout.out_channels,
         "edge_dim": model.conv.edge_dim,
@@ -156,6 +156,7 @@ def _denoising(conv: GSDConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     most = 0.25 * (conv.condition - 1.0) * conv.beta
     config = {"kind": "soft", "scaling": conv.scaling, "beta": conv.beta}
+    config |= {"residual": conv.residual}
     return config, {"conv.slopes": most * conv.slopes.sigmoid()}
 
 
