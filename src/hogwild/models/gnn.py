@@ -17,6 +17,7 @@ from hogwild.models.base import AnyProblem, Conv, Kind, Model
 from hogwild.models.features import Features
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.keywords import keywords, refuse_unknown
+from hogwild.models.mode import opaque
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
 from hogwild.models.validation import check_inputs, first_parameter, require_finite, widened
@@ -116,12 +117,21 @@ class ConvGNN(Model):
         inputs = self.features(self.accept(inputs))
         if not self.features.encodes:
             return inputs
+        self._check(inputs)
+        x = self.features.encode(inputs.x)
+        self._check_encoded(x)
+        return replace(inputs, x=x)
+
+    @opaque
+    def _check(self, inputs: Inputs) -> None:
+        """Raise if these inputs cannot be encoded; make parameters that waited for them."""
         check_inputs(inputs, self.conv, self.features.in_channels)
         self.features.begin(inputs.x.size(-1))
-        x = self.features.encode(inputs.x)
+
+    @opaque
+    def _check_encoded(self, x: Tensor) -> None:
         if self.conv.validate and not unreadable(x):
             require_finite("the output of the encoder", x, "an encoder with finite parameters")
-        return replace(inputs, x=x)
 
     def standardize(self, data: Data | Iterable[Data]) -> Self:
         """Compute offset and scale of every feature, by which the model then standardises its
