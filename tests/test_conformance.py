@@ -59,12 +59,21 @@ from hogwild_node.transports.memory import MemoryNetwork
 
 # -- models and data -------------------------------------------------------------------------------
 
+
+def soft(*sizes, **options):
+    """Dropout is off in evaluation."""
+    return SoftEnergyGNN(
+        *sizes, hidden_channels=3, condition=11.0, norm="layer", dropout=0.5, **options
+    )
+
+
 MODELS = {
     "edge": EnergyGNN,
     "node": lambda *a, **o: EnergyGNN(*a, message="node", **o),
     "levels": lambda *a, **o: EnergyGNN(*a, num_layers=2, **o),
     "gsd": GSDGNN,
-    "soft": lambda *a, **o: SoftEnergyGNN(*a, hidden_channels=2, condition=11.0, **o),
+    "soft": lambda *a, **o: soft(*a, encoder=(5, 4), **o),
+    "soft levels": lambda *a, **o: soft(*a, num_layers=2, jk="cat", **o),
     "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
     "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
     "closed": EIGNN,
@@ -75,7 +84,8 @@ MODELS = {
     "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
 }
 PICNN = ("edge", "node", "levels")
-ENERGIES = (*PICNN, "gsd", "soft")
+STACKS = ("levels", "soft levels")
+ENERGIES = (*PICNN, "gsd", "soft", "soft levels")
 MAPS = ("ignn", "eignn", "closed", "max", "scarselli")
 LAYERS = ("gcn", "gat")
 BARE = ("ignn", "eignn", "closed", "gcn")
@@ -152,8 +162,8 @@ def one(case, kind, n, rng):
 
 
 def exact(model, data):
-    """The answer in float64, on torch: of the features as the model standardises them."""
-    inputs = model.features(Inputs.of(data)).to(torch.float64)
+    """The answer in float64, on torch: of the features as the model encodes them."""
+    inputs = model.encoded(Inputs.of(data)).to(torch.float64)
     double = copy.deepcopy(model).double()
     with on_torch():
         h = double.conv.embed(inputs).value
@@ -417,14 +427,14 @@ REFUSED = [
     ({"engine": ROUNDS, "model": (*ENERGIES, *MAPS)}, f"{UNFIT}|{ONE_WAY}"),
     ({"engine": (*STEPS, *TRACKS), "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
     ({"engine": (*BALLS, "resending"), "graph": ("directed",)}, ONE_WAY),
-    ({"engine": ("guarded", *BALLS), "model": ("levels",)}, "a stack of several layers"),
+    ({"engine": ("guarded", *BALLS), "model": STACKS}, "a stack of several layers"),
     ({"engine": TRACKS, "replicas": (2,)}, "expected a model of one parameter set"),
-    ({"engine": PARTS, "model": ("levels", *LAYERS)}, "expected one implicit layer"),
+    ({"engine": PARTS, "model": (*STACKS, *LAYERS)}, "expected one implicit layer"),
     ({"engine": PARTS, "graph": ("batch",)}, "a batch of 3 graphs; expected one graph"),
     ({"engine": PARTS[3:5], "model": MAPS}, UNFIT),
     ({"engine": PARTS[3:5], "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
     ({"engine": PARTS[5:], "model": ENERGIES}, UNFIT),
-    ({"engine": AGENTS, "model": ("levels", "max", "scarselli", "gat")}, "without torch"),
+    ({"engine": AGENTS, "model": (*STACKS, "max", "scarselli", "gat")}, "without torch"),
     ({"engine": AGENTS, "pool": ("mean",)}, "a node knows only itself and its neighbours"),
     ({"engine": WITH_NAMES, "graph": ("loops",)}, "agent 0 is its own neighbour"),
     ({"engine": ("agents by gradient",), "model": BARE}, UNFIT),
