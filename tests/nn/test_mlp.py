@@ -94,7 +94,7 @@ def test_what_is_pooled_has_a_width_of_its_own(pool):
     assert not any(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
     with pytest.raises(ConfigError, match="pooled=7 was given with pool=None"):
         Readout(3, out_channels=2, pooled=7)
-    with pytest.raises(ConfigError, match="pool='median'.* 'attention'"):
+    with pytest.raises(ConfigError, match=r"pool='median'.* 'attention'"):
         Readout(3, out_channels=2, pool="median")
 
 
@@ -113,5 +113,5 @@ def test_dropout_of_hidden_units():
     assert float(ratio[~kept].abs().max()) == 0.0
     assert 650 < int(kept.sum()) < 850
     for wrong in (-0.1, 1.0, "half", float("nan")):
-        with pytest.raises(ConfigError, match="dropout=.*from 0 to below 1"):
+        with pytest.raises(ConfigError, match=r"dropout=.*from 0 to below 1"):
             MLP(2, (3,), dropout=wrong)

@@ -50,7 +50,7 @@ def normalised(
         x: [1 or R, p, n].
         weight: w, [R or 1, p, 1], and likewise the others.
     """
-    if mean is None:
+    if mean is None or variance is None:
         mean = x.mean(1, keepdims=True)
         variance = ((x - mean) ** 2).mean(1, keepdims=True)
     return weight * (x - mean) / namespace(x).sqrt(variance + NORM_EPSILON) + bias

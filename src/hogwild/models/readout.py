@@ -85,7 +85,9 @@ class Readout(nn.Module, metaclass=Called):
 
     def __repr__(self) -> str:
         widths = tuple(self.node.channels[1:-1])
-        options = {"widths": widths, "pool": self.pool, "replicas": self.replicas}
+        options: dict[str, Any] = {
+            "widths": widths, "pool": self.pool, "replicas": self.replicas,
+        }  # fmt: skip
         if self.graph is not None and self.graph.channels[0] != self.out_channels:
             options["pooled"] = self.graph.channels[0]
         if self.node.dropout:

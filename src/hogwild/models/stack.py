@@ -25,7 +25,6 @@ from hogwild.models.base import Conv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.levels import StackProblem, beside
 
-
 JUMPS = ("last", "cat", "max")
 
 

@@ -78,7 +78,8 @@ class BatchNorm(LayerNorm):
             self._note(mean, variance, x.size(2))
         else:
             mean, variance = self._columns(x, self.mean, self.variance)
-        out: Tensor = normalised(x, *self._columns(x, self.weight, self.bias), mean, variance)
+        weight, bias = self._columns(x, self.weight, self.bias)
+        out: Tensor = normalised(x, weight, bias, mean, variance)
         return out
 
     @torch.no_grad()
