@@ -20,12 +20,12 @@ from hogwild.models import (
     GSDGNN,
     IGNN,
     EnergyGNN,
+    Features,
     GSDConv,
     MaxGNN,
     ScarselliGNN,
     SoftEnergyGNN,
 )
-from hogwild.models.features import Features
 
 MODELS = {
     "energy-edge": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),
@@ -247,7 +247,7 @@ def test_inputs_that_are_refused_as_before():
 
 def encoded_model(in_channels=3, **options):
     """A layer of another model, whose features are encoded to width 4."""
-    features = Features(in_channels, None, None, encoder=(5, 4), **options)
+    features = Features(in_channels, encoder=(5, 4), **options)
     return GNN(GSDConv(4, hidden_channels=2), out_channels=2, features=features).double()
 
 
@@ -280,22 +280,22 @@ def test_features_of_the_wrong_width_are_named():
 
 def test_features_that_do_not_fit_the_layer():
     with pytest.raises(ConfigError, match=r"come with width 3, edge_dim=None.*in_channels=4"):
-        GNN(GSDConv(4), out_channels=2, features=Features(3, None, None))
+        GNN(GSDConv(4), out_channels=2, features=Features(3))
     with pytest.raises(ConfigError, match="in_channels=-1 was given without an encoder"):
-        Features(-1, None, None)
+        Features(-1)
     with pytest.raises(ConfigError, match="in_channels=0"):
-        Features(0, None, None, encoder=(2,))
+        Features(0, encoder=(2,))
 
 
 def test_dropout_of_features():
     """Of the features, and of the encoder's units, in training only; every replica drops others."""
     ones = torch.ones(50, 20, **DOUBLE)
-    out = Features(20, None, 3, dropout=0.5).encode(ones)
+    out = Features(20, replicas=3, dropout=0.5).encode(ones)
     assert out.shape == (3, 50, 20)
     assert set(out.unique().tolist()) == {0.0, 2.0}
     assert 0.4 < float((out == 0.0).double().mean()) < 0.6
     assert not torch.equal(out[0], out[1])
-    stage = Features(20, None, None, dropout=0.5, encoder=(30,)).double()
+    stage = Features(20, dropout=0.5, encoder=(30,)).double()
     assert 0.4 < float((stage.encode(ones) == 0.0).double().mean()) < 0.6
     assert torch.equal(stage.eval().encode(ones), stage.encode(ones))
 

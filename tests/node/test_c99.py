@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import EIGNN, GCN, GNN, GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.models import GSDConv
-from hogwild.models.features import Features
+from hogwild.models import Features, GSDConv
 from hogwild_node import model as node_models
 from hogwild_node.c99 import generate
 from hogwild_node.errors import ModelFileError, SetupError
@@ -357,7 +356,7 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
             "learned guess",
         ),
         (
-            lambda: GNN(GSDConv(2), out_channels=1, features=Features(3, None, None, encoder=(2,))),
+            lambda: GNN(GSDConv(2), out_channels=1, features=Features(3, encoder=(2,))),
             {},
             ModelFileError,
             "features of this model are encoded first",

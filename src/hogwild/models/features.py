@@ -55,8 +55,8 @@ class Features(nn.Module):
     def __init__(
         self,
         in_channels: int,
-        edge_dim: int | None,
-        replicas: int | None,
+        edge_dim: int | None = None,
+        replicas: int | None = None,
         *,
         encoder: Sequence[int] = (),
         dropout: float = 0.0,
