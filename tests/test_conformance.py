@@ -46,6 +46,7 @@ from hogwild.cluster import Disorder, infer, tiles
 from hogwild.errors import HogwildError
 from hogwild.models import Kind
 from hogwild.models.export import export
+from hogwild.models.soft import Slow
 from hogwild.problems import streamed
 from hogwild.problems.streamed import StreamedEnergy
 from hogwild.solvers import LinearSolver
@@ -61,10 +62,17 @@ from hogwild_node.transports.memory import MemoryNetwork
 
 
 def soft(*sizes, **options):
-    """Dropout is off in evaluation."""
-    return SoftEnergyGNN(
-        *sizes, hidden_channels=3, condition=11.0, norm="layer", dropout=0.5, **options
-    )
+    """Soft energies with node-local terms, away from their start, where they are quadratic. Dropout
+    is off in evaluation."""
+    model = SoftEnergyGNN(
+        *sizes, hidden_channels=3, width=4, condition=11.0, local_channels=1, widths=(3,),
+        norm="layer", dropout=0.5, **options,
+    )  # fmt: skip
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, Slow):
+                part.change.normal_(0.0, 0.5)
+    return model
 
 
 MODELS = {
@@ -84,14 +92,20 @@ MODELS = {
     "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
 }
 PICNN = ("edge", "node", "levels")
+SOFT = ("soft", "soft levels")
 STACKS = ("levels", "soft levels")
-ENERGIES = (*PICNN, "gsd", "soft", "soft levels")
+ENERGIES = (*PICNN, "gsd", *SOFT)
 MAPS = ("ignn", "eignn", "closed", "max", "scarselli")
 LAYERS = ("gcn", "gat")
 BARE = ("ignn", "eignn", "closed", "gcn")
 """Models beside energies that agents run."""
 SUMS = ("sum", "mean", "normalised", "heads", "averaged heads")
 """How a node sums up what it hears: option ``aggr``, ``normalize`` or ``heads``."""
+SOFT_SUMS = {
+    "sum": {"aggr": "sum", "max_degree": 2}, "mean": {"aggr": "mean"},
+    "normalised": {"aggr": "symmetric"}, "heads": {"heads": 2},
+}  # fmt: skip
+"""The same of soft energies."""
 
 OPTIONS = {
     "model": tuple(MODELS),
@@ -106,7 +120,8 @@ OPTIONS = {
 }
 
 IMPOSSIBLE = [
-    {"model": tuple(m for m in MODELS if m not in PICNN), "sums": SUMS[1:]},
+    {"model": tuple(m for m in MODELS if m not in (*PICNN, *SOFT)), "sums": SUMS[1:]},
+    {"model": SOFT, "sums": ("averaged heads",)},
     {"model": ("gsd", "ignn", "eignn", "closed", "gcn"), "edge_dim": (2,)},
     {"model": ("node",), "sums": SUMS[:3], "edge_dim": (2,)},
     {"model": ("max", "gat"), "weights": (True,)},
@@ -122,6 +137,8 @@ def built(case, rng, most=6):
         "mean": {"aggr": "mean"}, "normalised": {"normalize": True}, "heads": {"heads": 2},
         "averaged heads": {"heads": 2, "concat": False},
     }.get(case["sums"], {})  # fmt: skip
+    if case["model"] in SOFT:
+        sums = SOFT_SUMS[case["sums"]]
     edges = {} if case["edge_dim"] is None else {"edge_dim": case["edge_dim"]}
     options = sums | edges | {"replicas": case["replicas"], "pool": case["pool"]}
     model = MODELS[case["model"]](3, out_channels=2, **options).to(case["dtype"]).eval()
@@ -440,6 +457,10 @@ REFUSED = [
     ({"engine": ("agents by gradient",), "model": BARE}, UNFIT),
     ({"engine": ("agents with balls", "agents with small balls"), "model": ("gcn",)},
      UNFIT),
+    ({"engine": (*PARTS, *AGENTS), "model": ("soft",), "sums": ("heads",)},
+     "needs the whole graph|a node hears the features of its own neighbours only"),
+    ({"engine": (*STEPS[:3], *TRACKS), "model": ("soft levels",), "sums": ("heads",)},
+     "attention of a layer above the first"),
     ({"engine": ("C", "agents in C"), "model": ("gcn", "soft")}, "cannot be written in C"),
 ]  # fmt: skip
 """What an engine refuses, and words of the error."""

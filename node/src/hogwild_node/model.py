@@ -341,8 +341,8 @@ class SoftModel(_Optimisation):
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file)
         self.convexity = float(self.config["beta"])
-        receiver, sender = (self.tensors[f"conv.{name}"][None] for name in ("receiver", "sender"))
-        self.matrices = soft.bounded(receiver), soft.bounded(sender)
+        names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
+        self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 
     def posed(self, part: Part) -> Soft:
         raw = self._nodes(part.own)
@@ -350,20 +350,16 @@ class SoftModel(_Optimisation):
         near = self._normalised(self._nodes(part.near))
         near = near if part.senders is None else near[..., part.senders]
         below = raw[:, -self.channels :] if self.config["residual"] else 0.0
-        slot, there = part.star.slot, part.there
-        slopes = self.tensors["conv.slopes"][None]
+        slot = part.star.slot
+        bias, inner_bias = (self.tensors[f"conv.{name}"][None] for name in ("bias", "inner_bias"))
+        here, there = soft.scales(
+            self.config["aggr"], part.degree[slot], part.there, self.config["max_degree"]
+        )
         return Soft(
-            below + self._encode(own),
-            soft.biases(
-                self.tensors["conv.bias"][None], own, soft.knowing(near, there), self._edges(part),
-                slot,
-            ),
-            *soft.scales(
-                self.config["scaling"], part.degree[slot][None, None], there[None, None]
-            ),
-            part.weight[None, None], *self.matrices, slopes[..., :1], slopes[..., 1:],
-            *(np.empty((1, 0, size)) for size in (self.channels, part.star.size, 1, 1)),
-            float(self.config["beta"]),
+            anchor=below + self._encode(own),
+            bias=soft.biases(bias, own, soft.knowing(near, part.there), self._edges(part), slot),
+            here=here[None, None], there=there[None, None], weight=part.weight[None, None],
+            offset=inner_bias @ own, beta=float(self.config["beta"]), **self.shared,
         )  # fmt: skip
 
     def _normalised(self, x: Array) -> Array:

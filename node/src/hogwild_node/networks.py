@@ -175,10 +175,26 @@ def attention(
     logits = at.spread(project(theta_x, row[..., :q], x)) + sent
     if theta_e is not None:
         logits = logits + project(theta_e, row[..., 2 * q :], edge_attr)
+    return softmax(xp.leaky_relu(logits, ATTENTION_SLOPE), at)
+
+
+def softmax(logits: Array, at: Star, weight: Array | None = None) -> Array:
+    r"""Shares of the edges into each node, :math:`w_e \exp(l_e) / \sum_{e'} w_{e'} \exp(l_{e'})`.
+
+    Args:
+        logits: [..., E'].
+        at: The nodes and the edges into them.
+        weight: Nonnegative weights [..., E']; ``None``: all one. Where all weights into a node are
+            zero, so are the shares.
+    """
     if not at.degree:
         return logits
-    logits = xp.leaky_relu(logits, ATTENTION_SLOPE)
-    least = xp.filled((logits.shape[0], at.size), -float("inf"), logits)
+    xp = namespace(logits)
+    least = xp.filled((*logits.shape[:-1], at.size), -float("inf"), logits)
     top = xp.largest(least, at.slot, xp.constant(logits))
-    weights = xp.exp(logits - at.spread(top))
-    return weights / at.spread(at.collect(weights))
+    shares = xp.exp(logits - at.spread(top))
+    if weight is None:
+        return shares / at.spread(at.collect(shares))
+    shares = weight * shares
+    total = at.spread(at.collect(shares))
+    return shares / xp.where(total > 0.0, total, 1.0)

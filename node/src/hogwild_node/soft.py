@@ -10,11 +10,14 @@ with an anchor :math:`g_i`, biases :math:`b_i, c_{ij}` and edge weights from fea
 
 .. math::
     \psi_a(z) = \tfrac12 v^-_a z^2 + (v^+_a - v^-_a)\, r(z), \qquad
-    r'(z) = \tfrac12 \bigl(z + \sqrt{z^2 + \varepsilon^2}\bigr), \qquad v^-_a, v^+_a \ge 0.
+    r''(z) = \min\Bigl(\max\Bigl(\frac{z}{\varepsilon} + \frac12, 0\Bigr), 1\Bigr), \qquad
+    v^-_a, v^+_a \ge 0.
 
-Its curvature goes from :math:`v^-_a` for :math:`z \ll 0` to :math:`v^+_a` for :math:`z \gg 0`, so
-that :math:`\psi_a'` is a smooth leaky ReLU with two learned slopes. The curvature stays between the
-two *everywhere*. :mod:`hogwild.models.soft` bounds the condition number with that.
+Its curvature is :math:`v^-_a` for :math:`z \le -\varepsilon/2`, is :math:`v^+_a` for
+:math:`z \ge \varepsilon/2`, and goes straight from one to the other between: :math:`\psi_a'` is a
+leaky ReLU with two learned slopes and a rounded kink. The energy has continuous second derivatives,
+and needs no root, exponential or division. The curvature stays between the two *everywhere*.
+:mod:`hogwild.models.soft` bounds the condition number with that.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
-WIDTH = 0.5
+WIDTH = 1.0
 r""":math:`\varepsilon`, the width of the transition between the two slopes."""
 
 
@@ -155,22 +158,26 @@ class Soft(LocalEnergy):
 
 def psi(z: Array, low: Array, high: Array) -> Array:
     r""":math:`\psi(z)` with the curvatures :math:`v^-` (``low``) and :math:`v^+` (``high``)."""
-    xp = namespace(z)
-    root = xp.sqrt(z * z + WIDTH**2)
-    ramp = 0.25 * (z * z + z * root + WIDTH**2 * xp.asinh(z / WIDTH))
+    u, beyond = _across(z)
+    ramp = u**3 / (6.0 * WIDTH) + 0.5 * beyond * (WIDTH + beyond)
     return 0.5 * low * z * z + (high - low) * ramp
 
 
 def psi_slope(z: Array, low: Array, high: Array) -> Array:
     r""":math:`\psi'(z)`."""
-    ramp = 0.5 * (z + namespace(z).sqrt(z * z + WIDTH**2))
-    return low * z + (high - low) * ramp
+    u, beyond = _across(z)
+    return low * z + (high - low) * (0.5 / WIDTH * u * u + beyond)
 
 
 def psi_curvature(z: Array, low: Array, high: Array) -> Array:
     r""":math:`\psi''(z)`, between ``low`` and ``high``."""
-    rise = 0.5 * (1.0 + z / namespace(z).sqrt(z * z + WIDTH**2))
-    return low + (high - low) * rise
+    return low + (high - low) * (_across(z)[0] / WIDTH)
+
+
+def _across(z: Array) -> tuple[Array, Array]:
+    """How far z is in the transition, from 0 to :data:`WIDTH`, and how far beyond it."""
+    xp = namespace(z)
+    return xp.clip(z + 0.5 * WIDTH, 0.0, WIDTH), xp.clip(z - 0.5 * WIDTH, 0.0, None)
 
 
 def by_head(factor: Array, channels: Array) -> Array:
@@ -192,14 +199,29 @@ def bounded(matrix: Array) -> Array:
     return found
 
 
-SCALINGS = ("symmetric", "metropolis")
+AGGREGATIONS = ("symmetric", "mean", "sum")
 
 
-def scales(scaling: str, here: Array, there: Array) -> tuple[Array, Array]:
-    """s and t of every edge [E'] from the degrees at its receiver and at its sender, [E'] each."""
-    if scaling == "symmetric":
+def scales(
+    aggr: str, here: Array, there: Array, max_degree: float | None = None
+) -> tuple[Array, Array]:
+    r"""s and t of every edge j → i from the degree :math:`d_i` of its receiver (one plus the
+    weights of the edges into i) and :math:`d_j'` of its sender (one plus the weights of the edges
+    out of j); all [..., E'].
+
+    * ``"symmetric"``: :math:`s_{ij} = d_i^{-1/2}`, :math:`t_{ij} = d_j'^{-1/2}`;
+    * ``"mean"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j')^{-1/2}`, the weights of Metropolis and
+      Hastings;
+    * ``"sum"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j', 1 + D)^{-1/2}`, D = ``max_degree``.
+
+    So :math:`\sum_{j \to i} w_{ij} s_{ij}^2 \le 1` and
+    :math:`\sum_{i \to j} w_{ji} t_{ji}^2 \le 1` at every node i.
+    """
+    if aggr == "symmetric":
         return here**-0.5, there**-0.5
-    both = namespace(here).maximum(here, there) ** -0.5
+    xp = namespace(here)
+    both = xp.maximum(here, there)
+    both = (both if max_degree is None else xp.clip(both, 1.0 + max_degree, None)) ** -0.5
     return both, both
 
 

@@ -146,5 +146,7 @@ class Stack(Conv):
         return Solution.of_levels(levels, every=self.jk is not None)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
-        for conv in self.convs:
+        for s, conv in enumerate(self.convs):
             conv.require_asynchronous(inputs)
+            if s:
+                conv.require_level()

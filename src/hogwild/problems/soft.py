@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.kernels.soft import SoftRows, compiled
 from hogwild.linalg.operator import Hessian
+from hogwild.linalg.solution import Solution
 from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
-from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
+from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature
 from hogwild_node.tree import FIXED, SHARED, over
+
+MODERATE = 1e4
+"""The largest condition number for which linear systems are solved by iterations."""
+MOST_PRODUCTS = 10_000
+"""Products with a Hessian after which conjugate gradients give a graph up."""
 
 
 @dataclass
@@ -26,6 +33,7 @@ class SoftProblem(Objective):
 
     graph: Graph = over(FIXED)
     local: Soft = over(SHARED)  # its own fields say what belongs to nodes and edges
+    condition: float = over(FIXED)  # κ, the bound that the layer promises
     has_blocks = True
 
     @property
@@ -42,12 +50,17 @@ class SoftProblem(Objective):
 
     @property
     def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.local.beta)
+        return (self.replicas, self.channels, self.local.beta, self.condition)
 
     def start(self) -> Tensor:
         """The anchor: the answer without edges."""
         start: Tensor = self.local.anchor.clone()  # a run may write into it
         return start
+
+    @property
+    def rows(self) -> SoftRows:
+        """The problem as compiled code and GPUs solve it."""
+        return SoftRows(self.graph, self.local, self.condition, self.lipschitz())
 
     def evaluate(self, h: Tensor) -> SoftEvaluation:
         return SoftEvaluation(self, h)
@@ -66,6 +79,24 @@ class SoftProblem(Objective):
         own = zero.index_add(1, graph.dst, by_head(p.here, slope).mT) @ p.receiver
         out = own + zero.index_add(1, graph.src, by_head(p.there, slope).mT) @ p.sender
         return out.mT
+
+    def descend(self, h0: Tensor, atol: float, rtol: float, max_iter: int) -> Solution | None:
+        rows, start = self.rows, h0.detach().mT
+        native = compiled(start)
+        if native is not None:
+            return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
+        if not start.is_cuda:
+            return None
+        y, count = rows.steps(start, rtol)
+        residual, limit = self.graph.norm(rows.gradient(y).mT), atol + rtol * self.size_of(y.mT)
+        steps = torch.full(residual.shape, count, device=y.device)
+        return Solution.of(y.mT, residual, limit, steps)
+
+    def size_of(self, h: Tensor) -> Tensor:
+        r""":math:`\beta \max |g| + L \max |h|`: the size of the terms that cancel in the gradient,
+        [R, G]."""
+        graph = self.graph
+        return self.local.beta * graph.norm(self.local.anchor) + self.lipschitz() * graph.norm(h)
 
     def convexity(self) -> Tensor:
         shape = (self.replicas, self.graph.num_graphs)
@@ -126,13 +157,7 @@ class SoftEvaluation(Evaluation):
 
     @property
     def scale(self) -> Tensor:
-        p, graph = self.problem.local, self.problem.graph
-        size, n = self._slopes.abs(), graph.num_nodes
-        pulls = p.receiver.abs().mT @ scatter(by_head(p.here, size), graph.dst, n)
-        pulls = pulls + p.sender.abs().mT @ scatter(by_head(p.there, size), graph.src, n)
-        inner = psi_slope(p.inside(self.h), p.inner_low, p.inner_high).abs()
-        pulls = pulls + p.inner.abs().mT @ inner
-        return graph.norm(p.beta * (self.h.abs() + p.anchor.abs()) + pulls)
+        return self.problem.size_of(self.h)
 
     @torch.no_grad()
     def hessian(self) -> SoftHessian:
@@ -144,8 +169,9 @@ class SoftEvaluation(Evaluation):
 
 @dataclass
 class SoftHessian(Hessian):
-    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U + A^\top \operatorname{diag}(w \psi'') A`,
-    A the map from embeddings to the arguments of edges."""
+    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U
+    + A^\top \operatorname{diag}(w \psi'') A`, A the map from embeddings to the arguments of
+    edges."""
 
     graph: Graph
     problem: SoftProblem
@@ -158,6 +184,20 @@ class SoftHessian(Hessian):
         p, u = self.problem, self.problem.local.inner
         alone: Tensor = p.local.beta * v + u.mT @ (self.bend * (u @ v))
         return alone + p.back(self.curvature * p.arguments(v))
+
+    def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
+        if self.problem.condition > MODERATE:
+            return None
+        rows, at, b = self.problem.rows, self.h.mT, rhs.mT
+        native = compiled(b)
+        if native is not None:
+            return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
+        if not b.is_cuda:
+            return None
+        x, left, count = rows.chebyshev(at, b, rtol)
+        graph, left = self.graph, left.mT
+        norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
+        return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
 
     def diagonal(self) -> None:
         """``None``: no preconditioner. The condition number is known and moderate, and k × k blocks
