@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import (
     DOUBLE,
     ODD,
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from hogwild import Inputs, SoftEnergyGNN, certify, simulate
+from hogwild import Inputs, Readout, SoftEnergyGNN, certify, simulate
 from hogwild.errors import AsynchronyError, ConfigError, GraphError
 from hogwild.models import SoftEnergyConv
 from hogwild.models.export import export
@@ -81,13 +82,80 @@ def test_conv(name, device):
     check_model(make, edge_dim=options.get("edge_dim"), device=device)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"pool": "mean", "num_layers": 2}], ids=["nodes", "graphs"]
-)
-def test_gnn(options, device):
+STAGES = {
+    "nodes": {},
+    "graphs": {"pool": "mean", "num_layers": 2, "encoder": None},
+    "attention": {"pool": "attention", "norm": "layer", "jk": "cat", "num_layers": 2},
+    "largest": {"pool": "max", "jk": "max", "num_layers": 2, "encoder": (5, 3)},
+    "evaluation": {"norm": "batch", "dropout": 0.5, "residual": False, "num_layers": 2},
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_gnn(name, device):
     """The anchors are affine: differences must not meet a kink of their ReLUs."""
-    options = {"out_channels": 2, "hidden_channels": 4, "widths": ()} | options
-    check_model(lambda **kw: SoftEnergyGNN(3, **options | kw), device=device)
+    options = {"out_channels": 2, "hidden_channels": 4, "widths": ()} | STAGES[name]
+    check_model(
+        lambda **kw: SoftEnergyGNN(3, **options | kw).train(name != "evaluation"), device=device
+    )
+
+
+@pytest.mark.parametrize("norm", [None, "layer", "batch"])
+def test_layers_correct_the_layer_below(norm):
+    """g = h + MLP([norm([x ‖ h]) ‖ 1/√d]); the edge biases read the same, from both ends."""
+    torch.manual_seed(0)
+    model = SoftEnergyGNN(5, out_channels=1, hidden_channels=3, num_layers=2, norm=norm).double()
+    disturb(model, 0.5)
+    inputs = Inputs(torch.randn(6, 5, **DOUBLE), cycle(6))
+    x = F.leaky_relu(model.features.encoder(inputs.x), 0.1)
+    first, second = model.conv.levels
+    h = first(x, inputs.edge_index)
+    given = torch.cat([x, h], -1)
+    read = given if norm is None else second.norm(given.mT[None])[0].mT
+    local = second.problem(Inputs(given, inputs.edge_index)).local
+    known = torch.cat([read, torch.full((6, 1), 3**-0.5, **DOUBLE)], -1)
+    torch.testing.assert_close(local.anchor[0].mT, h + second.encoder(known))
+    ends = torch.cat([known[inputs.edge_index[1]], known[inputs.edge_index[0]]], -1)
+    torch.testing.assert_close(local.bias[0], second.coupling["bias"]() @ ends.mT)
+    found = second(given, inputs.edge_index)
+    torch.testing.assert_close(model.embed(inputs).value, found, rtol=0, atol=1e-9)
+    torch.testing.assert_close(model(inputs.x, cycle(6)), model.readout(found))
+
+
+def test_sizes_follow_the_width():
+    """Layers read k encoded numbers, and graphs are pooled at width k."""
+    model = SoftEnergyGNN(1433, out_channels=6, hidden_channels=8, num_layers=2, pool="mean")
+    biases = [conv.coupling["bias"]() for conv in model.conv.levels]
+    assert [bias.shape for bias in biases] == [(8, 2 * 9), (8, 2 * 17)]
+    assert (model.readout.node.channels, model.readout.graph.channels) == ((8, 8, 8), (8, 8, 6))
+    assert max(p.numel() for p in model.parameters()) == 8 * 1433
+    assert len(str(model).splitlines()) == 5
+
+
+def test_dropout_in_training_only():
+    torch.manual_seed(0)
+    options = {"out_channels": 1, "hidden_channels": 8, "dropout": 0.5, "encoder": None}
+    model, x = SoftEnergyGNN(4, **options).double(), torch.randn(6, 4, **DOUBLE)
+    anchors = [model.conv.problem(Inputs(x, cycle(6))).start() for _ in range(2)]
+    assert not torch.equal(*anchors)
+    assert not torch.equal(model(x, cycle(6)), model(x, cycle(6)))
+    model.eval()
+    assert torch.equal(model(x, cycle(6)), model(x, cycle(6)))
+    plain = SoftEnergyGNN(4, **options | {"dropout": 0.0}).double()
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model(x, cycle(6)), plain(x, cycle(6)))
+
+
+def test_reset_parameters_draws_all_and_forgets_running_means():
+    options = {"out_channels": 1, "norm": "batch", "pool": "attention", "num_layers": 2}
+    model, other = (SoftEnergyGNN(3, **options) for _ in range(2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fixed = {k for k, value in other.state_dict().items() if torch.equal(value, before[k])}
+    assert {"conv.levels.1.norm.mean", "conv.levels.0.coupling.bias.start"} < fixed
+    model(torch.randn(6, 3), cycle(6))
+    disturb(model).reset_parameters()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]) is (name in fixed), name
 
 
 SOLVERS = Newton(atol=1e-10), Newton(atol=1e-10, linear="cg"), LBFGS(atol=1e-9, max_iter=5000)
@@ -497,11 +565,36 @@ def test_certificate_names_the_condition_number():
         ({"local_channels": -1}, "local_channels=-1; expected an integer of at least 0"),
         ({"width": 3}, "width=3; expected at least hidden_channels=4"),
         ({"edge_dim": 0}, "edge_dim=0"),
+        ({"norm": "graph"}, "norm='graph'; expected None, 'layer' or 'batch'"),
+        ({"dropout": 1.0}, "dropout=1.0; expected a probability"),
+        ({"residual": True}, "residual=True was given with in_channels=3 and hidden_channels=4"),
     ],
 )
 def test_bad_options(options, told):
     with pytest.raises(ConfigError, match=told):
         conv_of(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"in_channels": -1, "encoder": None}, "in_channels=-1 was given without an encoder"),
+        ({"in_channels": -2}, "in_channels=-2; expected a positive integer"),
+        ({"encoder": 8}, "encoder=8; expected hidden widths"),
+        ({"encoder": (4, 0)}, r"encoder=\(4, 0\)"),
+        ({"jk": "lstm", "num_layers": 2}, "jk='lstm'; expected one of"),
+        ({"jk": "lstm"}, "jk='lstm'; expected one of"),
+        ({"pool": "median"}, "pool='median'"),
+        ({"norm": "pair"}, "norm='pair'; expected None, 'layer' or 'batch'"),
+        ({"dropout": "much"}, "dropout='much'; expected a probability"),
+        ({"out_channels": None}, "SoftEnergyGNN was built without out_channels"),
+        ({"readout": "wide"}, "readout='wide'"),
+        ({"readout": Readout(8, out_channels=2)}, "beside a Readout"),
+    ],
+)
+def test_bad_options_of_models(options, told):
+    with pytest.raises(ConfigError, match=told):
+        SoftEnergyGNN(**{"in_channels": 3, "hidden_channels": 8, "out_channels": 2} | options)
 
 
 def test_asynchronous_needs_reverse_links():

@@ -13,7 +13,7 @@ from helpers import chain, cycle
 from memory_swarm import Swarm
 from torch_geometric.data import Data
 
-from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, simulate
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
 from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, status
 from hogwild_node.errors import SetupError
@@ -28,6 +28,7 @@ MODELS = {
     "denoising": lambda: GSDGNN(3, out_channels=2),
     "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
     "gcn": lambda: GCN(3, out_channels=2),
+    "encoded": lambda: SoftEnergyGNN(3, out_channels=2, hidden_channels=2, norm="layer"),
 }
 
 
@@ -460,3 +461,24 @@ def test_control_messages_apply_whole_or_not_at_all(capsys):
     swarm.run(4.0)
     _control(one, b'{"neighbours": {}}')
     assert json.loads(status(one))["neighbours"] == []
+
+
+@pytest.mark.parametrize("rule", ["messages", "balls"])
+def test_agents_tell_encoded_features(rule):
+    """Two numbers of three features. New features, and features that do not fit, are raw ones."""
+    swarm = Swarm(MODELS["encoded"](), chain(3), 3, rule=rule)
+    one = swarm.agents[1]
+    assert (swarm.model.in_channels, swarm.model.told_channels, one.format.features) == (3, 2, 2)
+    swarm.run(9.0)
+    assert swarm.error() < 1e-6
+    encoded = swarm.whole.encoded(Inputs(swarm.x, chain(3))).x.detach().numpy()
+    np.testing.assert_allclose(swarm.model.encode(swarm.x[1].numpy()), encoded[1])
+    if rule == "messages":
+        np.testing.assert_allclose(swarm.agents[0].links["1"].features, encoded[1])
+    swarm.x[1] += 1.0
+    one.set_features(swarm.x[1].numpy())
+    assert np.array_equal(one.features, swarm.x[1].numpy())
+    swarm.run(12.0)
+    assert swarm.error() < 1e-6
+    with pytest.raises(SetupError, match="expected 3 finite numbers"):
+        one.set_features(encoded[1])

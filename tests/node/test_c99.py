@@ -11,7 +11,8 @@ from helpers import DOUBLE, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild import EIGNN, GCN, GNN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild.models import Features, GSDConv
 from hogwild_node import model as node_models
 from hogwild_node.c99 import generate
 from hogwild_node.errors import ModelFileError, SetupError
@@ -353,6 +354,12 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
             {},
             ModelFileError,
             "learned guess",
+        ),
+        (
+            lambda: GNN(GSDConv(2), out_channels=1, features=Features(3, encoder=(2,))),
+            {},
+            ModelFileError,
+            "features of this model are encoded first",
         ),
         (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
         (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),

@@ -123,7 +123,7 @@ class Format:
     Attributes:
         model: The model's name on the network, sixteen hexadecimal digits.
         rule: The rule's name.
-        features: Width p of the features in a hello.
+        features: Width q of the features in a hello.
         said: Numbers that a packet holds beside the letter: the embedding, or all layers' values.
         letter: Numbers of a letter.
         block: Width k of the curvature block at the end of a letter; 0: there is none.

@@ -27,7 +27,7 @@ class Registers(Work):
     Args:
         model: The trained model.
         rule: The name of the rule.
-        features: The agent's features, [p].
+        features: The agent's features, as it tells them, [q].
         precision: Numbers in packets.
         tolerance: The residual up to which the agent counts as settled.
         h: Where to begin, [1, k, 1]; ``None``: where the model begins.
@@ -56,7 +56,7 @@ class Registers(Work):
         self.letters = self._begin()
         block = model.channels if rule in ("gradient", "messages") else 0
         self.format = Format(
-            model.name, rule, model.in_channels, self.rule.said, self.rule.letter, block,
+            model.name, rule, model.told_channels, self.rule.said, self.rule.letter, block,
             model.channels, precision,
         )  # fmt: skip
 

@@ -90,7 +90,7 @@ def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any
     }
     about, more = facts(model.conv)
     sizes = {
-        "in_channels": model.conv.in_channels,
+        "in_channels": model.in_channels,
         "hidden_channels": model.conv.hidden_channels,
         "out_channels": model.readout.out_channels,
         "edge_dim": model.conv.edge_dim,
@@ -165,7 +165,8 @@ def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"heads=None"
         )
     config = {
-        "kind": "soft", "aggr": conv.aggr, "max_degree": conv.max_degree, "beta": conv.beta
+        "kind": "soft", "aggr": conv.aggr, "max_degree": conv.max_degree, "beta": conv.beta,
+        "residual": conv.residual,
     }  # fmt: skip
     terms = conv.terms(torch.float64)
     single = conv.replicas is None

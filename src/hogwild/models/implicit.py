@@ -150,6 +150,11 @@ class ImplicitConv(Conv):
             return Solution(h, found.status, found.iterations, found.residual)
         return Solution(h[0], found.status[0], found.iterations[0], found.residual[0])
 
+    def require_level(self) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node can
+        pose the problem itself while the features of its neighbours change, as they do above the
+        first layer of a stack."""
+
     def kernel(self, inputs: Inputs) -> EnergyKernel | str:
         """The compiled solve of these inputs, or why there is none: torch solves then."""
         return f"{type(self).__name__} has no compiled solve"

@@ -33,19 +33,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hogwild.errors import (
+    AsynchronyError,
     ConfigError,
     is_number,
     require_all_positive,
     require_integer,
     require_one_of,
+    require_positive,
     require_widths,
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Kind
-from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.base import Conv, Kind
+from hogwild.models.features import Features
+from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.readout import Readout
+from hogwild.models.stack import Stack
+from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
@@ -128,6 +134,12 @@ class SoftEnergyConv(ImplicitConv):
         rate: How fast everything but the anchor is learned relative to the rest of the model
             (:class:`Slow`). 0 holds it at its start.
         beta: Strong convexity :math:`\beta`. It changes the unit of the energy, not the answer.
+        norm: ``None``, ``"layer"`` or ``"batch"``: the features are normalised first
+            (:mod:`hogwild.nn.norm`).
+        residual: The last k features, as they come, are added to the anchor:
+            :math:`g(x) = x_{p-k+1..p} + \mathrm{MLP}(\mathrm{norm}(x))`. So a layer of a stack
+            corrects the embeddings of the layer below.
+        dropout: Probability of dropout of hidden units of the anchor in training.
 
     Conventions:
         Each of several parallel edges counts, and a self-loop is an ordinary edge. Anchor and
@@ -156,6 +168,9 @@ class SoftEnergyConv(ImplicitConv):
         widths: Sequence[int] | None = None,
         rate: float = 1.0,
         beta: float = 1.0,
+        norm: str | None = None,
+        residual: bool = False,
+        dropout: float = 0.0,
         **kwargs: Unpack[Solving],
     ) -> None:
         # The condition number is known and moderate: single precision is enough.
@@ -187,6 +202,12 @@ class SoftEnergyConv(ImplicitConv):
             )
         widths = (k,) if widths is None else require_widths("widths", widths)
         lead, w, p = () if self.replicas is None else (self.replicas,), self.width, in_channels + 1
+        if residual and in_channels < k:
+            raise ConfigError(
+                f"residual=True was given with in_channels={in_channels} and hidden_channels={k}; "
+                f"expected at least hidden_channels features, the last of which are added"
+            )
+        self.norm, self.residual = norms.norm(norm, in_channels, replicas=self.replicas), residual
         both = 2 * p + (edge_dim or 0)
         shapes = {
             "receiver": (w, k), "sender": (w, k), "slopes": (w, 2), "bias": (w, both),
@@ -194,7 +215,7 @@ class SoftEnergyConv(ImplicitConv):
         }  # fmt: skip
         if heads is not None:
             shapes |= {"score": (w, both), "score_out": (w, 1)}
-        self.encoder = MLP(p, (*widths, k), replicas=self.replicas)
+        self.encoder = MLP(p, (*widths, k), replicas=self.replicas, dropout=dropout)
         self.coupling = nn.ModuleDict(
             {name: Slow(*lead, *shape, rate=self.rate) for name, shape in shapes.items()}
         )
@@ -203,6 +224,8 @@ class SoftEnergyConv(ImplicitConv):
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
         self.encoder.reset_parameters()
+        if self.norm is not None:
+            self.norm.reset_parameters()
         self._draw()
 
     def _draw(self) -> None:
@@ -225,6 +248,9 @@ class SoftEnergyConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = self.accept(inputs)
         graph, x, heard, attr = self.fields(inputs)
+        below = x[:, -self.hidden_channels :] if self.residual else 0.0
+        if self.norm is not None:
+            x, heard = self.norm(x), None if heard is None else self.norm(heard)
         weight = x.new_ones(graph.num_edges)
         if inputs.edge_weight is not None:
             weight = inputs.edge_weight.to(x.dtype)
@@ -243,7 +269,7 @@ class SoftEnergyConv(ImplicitConv):
         parts = self.terms(x.dtype)
         bias = biases(parts.pop("bias"), known, near, attr, graph.dst)
         local = Soft(
-            self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
+            below + self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
             bias.mT.contiguous().mT, *scales(self.aggr, here, there, self.max_degree), weight,
             offset=parts.pop("inner_bias") @ known, beta=self.beta, **parts,
         )  # fmt: skip
@@ -282,10 +308,20 @@ class SoftEnergyConv(ImplicitConv):
     def require_asynchronous(self, inputs: Inputs) -> None:
         Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
 
+    def require_level(self) -> None:
+        if self.heads is not None:
+            raise AsynchronyError(
+                f"heads={self.heads}: the attention of a layer above the first changes with the "
+                f"embeddings below, and the scale of an edge depends on the attention of all "
+                f"neighbours of its sender, which a node does not hear; expected heads=None, or "
+                f"one layer"
+            )
+
     def _distinctions(self) -> dict[str, object]:
         return {
             "condition": self.condition, "aggr": self.aggr, "max_degree": self.max_degree,
             "heads": self.heads, "local_channels": self.local_channels or None, "rate": self.rate,
+            "norm": self.norm and self.norm.name, "residual": self.residual or None,
         }  # fmt: skip
 
 
@@ -307,10 +343,40 @@ def _condition(condition: float | None, reach: float | None) -> float:
     return float(condition)
 
 
-class SoftEnergyGNN(ImplicitGNN):
-    """One or several :class:`SoftEnergyConv` and a readout. The arguments are those of
-    :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`SoftEnergyConv`; the default ``readout`` is
-    (k,)."""
+class SoftEnergyGNN(ConvGNN):
+    r"""An encoder, one or several :class:`SoftEnergyConv`, and a readout.
+
+    .. math::
+        x_i = \sigma(\text{encoder}(\text{features}_i)), \qquad
+        g^{(s)}(x_i) = h^{(s-1)}_i
+            + \mathrm{MLP}\bigl(\mathrm{norm}([x_i \,\|\, h^{(s-1)}_i])\bigr)
+
+    The encoder and the layers read each node by itself, except that a layer couples neighbours. So
+    a node that runs by itself encodes its own features once, and tells its neighbours the encoded
+    ones. Anchors and edge biases of all layers read nothing else of the features.
+
+    Args:
+        in_channels: Width of the node features; −1: that of the first features. Parameters that
+            depend on it are made at the first call, as in PyG.
+        hidden_channels: Width k of the embeddings.
+        out_channels: Width of the predictions.
+        num_layers: Number of layers. Layers above the first read [x ‖ embeddings of the layer
+            below].
+        dropout: Probability of dropout in training: of features, and of hidden units of encoder,
+            anchors and readout.
+        norm: ``None``, ``"layer"`` or ``"batch"``: what normalises the input of every layer. The
+            latter reads all nodes in training and is affine in evaluation, as in PyG.
+        residual: Layers above the first correct the embeddings of the layer below, as above. With
+            ``False`` their anchors are the MLPs alone.
+        jk: What the readout reads of several layers, as in :class:`~hogwild.models.Stack`.
+        pool: ``None`` predicts for every node; ``"mean"``, ``"sum"``, ``"max"`` or ``"attention"``
+            for every graph.
+        encoder: ``True``: one affine layer to width k with an activation; or the widths of several;
+            or ``None``: layers read the features themselves.
+        readout: Hidden widths of the readout, whose nodes are pooled at width k; (k,) by default.
+            Or a :class:`~hogwild.Readout`.
+        kwargs: Additional arguments of every layer.
+    """
 
     layer = SoftEnergyConv
 
@@ -319,8 +385,39 @@ class SoftEnergyGNN(ImplicitGNN):
         in_channels: int,
         *,
         hidden_channels: int = 64,
+        out_channels: int | None = None,
+        num_layers: int = 1,
+        dropout: float = 0.0,
+        norm: str | None = None,
+        residual: bool = True,
+        jk: str | None = None,
+        pool: str | None = None,
+        encoder: bool | Sequence[int] | None = True,
         readout: Readout | Sequence[int] | None = None,
         **kwargs: Any,
     ) -> None:
-        readout = (hidden_channels,) if readout is None else readout
-        super().__init__(in_channels, readout=readout, hidden_channels=hidden_channels, **kwargs)
+        cls = type(self)
+        refuse_unknown(cls, kwargs, {*keywords(cls, ConvGNN), *keywords(self.layer, Conv)})
+        k = require_positive("hidden_channels", hidden_channels)
+        require_positive("num_layers", num_layers)
+        widths = (k,) if encoder is True else require_widths("encoder", encoder or ())
+        replicas, edge_dim = kwargs.get("replicas"), kwargs.get("edge_dim")
+        require_all_positive(replicas=replicas, edge_dim=edge_dim)
+        features = Features(in_channels, edge_dim, replicas, encoder=widths, dropout=dropout)
+        options = {"hidden_channels": k, "norm": norm, "dropout": dropout, **kwargs}
+        p = features.out_channels
+        levels = [self.layer(p, **options)]
+        options["residual"] = residual
+        levels += [self.layer(p + k, **options) for _ in range(num_layers - 1)]
+        conv = Stack(levels, jk=jk)
+        if not isinstance(readout, Readout) and out_channels is not None:
+            readout = Readout(
+                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout,
+                widths=(k,) if readout is None else require_widths("readout", readout),
+                pooled=None if pool is None else k, replicas=replicas,
+            )  # fmt: skip
+            out_channels = pool = None
+        super().__init__(
+            conv if num_layers > 1 else levels[0], () if readout is None else readout,
+            out_channels=out_channels, pool=pool, features=features,
+        )  # fmt: skip

@@ -51,6 +51,11 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             f"(EnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run this "
             f"model with hogwild-agent"
         )
+    if "features.encoder.weight.0" in model.tensors:
+        raise ModelFileError(
+            "the features of this model are encoded first, which a node in C does not compute; "
+            "expected a model without an encoder, or run the model with hogwild-agent"
+        )
     if node_models.GUESS in model.tensors:
         raise ModelFileError(
             "nodes of this model start at a learned guess (start='learned'), which a node in C "
