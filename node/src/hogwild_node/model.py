@@ -347,20 +347,24 @@ class SoftModel(_Optimisation):
     def posed(self, part: Part) -> Soft:
         raw = self._nodes(part.own)
         own = soft.knowing(self._normalised(raw), part.degree)
-        near = self._normalised(self._nodes(part.near))
-        near = near if part.senders is None else near[..., part.senders]
-        below = raw[:, -self.channels :] if self.config["residual"] else 0.0
+        heard = self._nodes(part.near)
+        heard = heard if part.senders is None else heard[..., part.senders]
+        near = self._normalised(heard)
         slot = part.star.slot
         bias, inner_bias = (self.tensors[f"conv.{name}"][None] for name in ("bias", "inner_bias"))
         here, there = soft.scales(
             self.config["aggr"], part.degree[slot], part.there, self.config["max_degree"]
         )
-        return Soft(
-            anchor=below + self._encode(own),
+        found = Soft(
+            anchor=self._encode(own),
             bias=soft.biases(bias, own, soft.knowing(near, part.there), self._edges(part), slot),
             here=here[None, None], there=there[None, None], weight=part.weight[None, None],
             offset=inner_bias @ own, beta=float(self.config["beta"]), **self.shared,
         )  # fmt: skip
+        if not self.config["residual"]:
+            return found
+        k = self.channels
+        return found.around(raw[:, -k:], heard[:, -k:], part.star)
 
     def _normalised(self, x: Array) -> Array:
         """Features [1, q, n] after the layer's norm, if it has one."""

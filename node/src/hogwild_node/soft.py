@@ -22,7 +22,7 @@ and needs no root, exponential or division. The curvature stays between the two 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hogwild_node.local import LocalEnergy
 from hogwild_node.ops import Array, namespace
@@ -99,6 +99,13 @@ class Soft(LocalEnergy):
         """The gradient of :meth:`alone`, [R, k, A]."""
         slope = psi_slope(self.inside(h), self.inner_low, self.inner_high)
         return self.beta * (h - self.anchor) + self.inner.mT @ slope
+
+    def around(self, h: Array, inbox: Array, at: Star) -> Soft:
+        """The energy of the distances from some embeddings [R, k, A], heard as [R, k, E']: anchors
+        move there, and arguments read what is left."""
+        move = self.arguments(h, inbox, at) - self.bias
+        offset = self.offset - self.inner @ h
+        return replace(self, anchor=self.anchor + h, bias=self.bias - move, offset=offset)
 
     # -- as nodes see it ---------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError, require_all_positive, require_positive, require_widths
 from hogwild.kernels.reading import POOLS, read
 from hogwild.models.keywords import Called
+from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP
 
 ATTENTION = "attention"
@@ -35,6 +36,8 @@ class Readout(nn.Module, metaclass=Called):
             :math:`\operatorname{softmax}_{i \in G} a(h_i)` of a learned affine score a, as PyG's
             ``AttentionalAggregation``.
         pooled: Width of what is pooled; ``None``: ``out_channels``.
+        norm: ``None``, ``"layer"`` or ``"batch"``: embeddings are normalised first
+            (:mod:`hogwild.nn.norm`).
         dropout: Probability of dropout of hidden units in training.
         replicas: ``None``, or the number R of independent parameter sets.
 
@@ -51,6 +54,7 @@ class Readout(nn.Module, metaclass=Called):
         widths: Sequence[int] = (4, 4),
         pool: str | None = None,
         pooled: int | None = None,
+        norm: str | None = None,
         dropout: float = 0.0,
         replicas: int | None = None,
     ) -> None:
@@ -73,13 +77,14 @@ class Readout(nn.Module, metaclass=Called):
         widths = require_widths("widths", widths)
         middle = out_channels if pooled is None else pooled
         options: dict[str, Any] = {"replicas": replicas, "dropout": dropout}
+        self.norm = norms.norm(norm, in_channels, replicas=replicas)
         self.node = MLP(in_channels, (*widths, middle), **options)
         self.graph = None if pool is None else MLP(middle, (*widths, out_channels), **options)
         self.score = MLP(in_channels, (1,), replicas=replicas) if pool == ATTENTION else None
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
-        for net in (self.node, self.graph, self.score):
+        for net in (self.norm, self.node, self.graph, self.score):
             if net is not None:
                 net.reset_parameters()
 
@@ -90,6 +95,8 @@ class Readout(nn.Module, metaclass=Called):
         }  # fmt: skip
         if self.graph is not None and self.graph.channels[0] != self.out_channels:
             options["pooled"] = self.graph.channels[0]
+        if self.norm is not None:
+            options["norm"] = self.norm.name
         if self.node.dropout:
             options["dropout"] = self.node.dropout
         given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
@@ -97,5 +104,8 @@ class Readout(nn.Module, metaclass=Called):
         return f"Readout({', '.join(sizes + given)})"
 
     def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
+        if self.norm is not None:
+            rows = self.norm(h.mT if h.dim() == 3 else h.mT.unsqueeze(0)).mT
+            h = rows if h.dim() == 3 else rows[0]
         pool = "sum" if self.pool == ATTENTION else self.pool or "mean"
         return read(self.node, self.graph, h, batch, size, pool, self.score)

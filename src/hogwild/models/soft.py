@@ -133,12 +133,14 @@ class SoftEnergyConv(ImplicitConv):
         widths: Hidden widths of the anchor g; ``None``: (k,).
         rate: How fast everything but the anchor is learned relative to the rest of the model
             (:class:`Slow`). 0 holds it at its start.
+        bias_rate: How fast the biases of edges from the features of nodes are learned relative to
+            the rest of the coupling. Where few nodes have labels they overfit first.
         beta: Strong convexity :math:`\beta`. It changes the unit of the energy, not the answer.
         norm: ``None``, ``"layer"`` or ``"batch"``: the features are normalised first
             (:mod:`hogwild.nn.norm`).
-        residual: The last k features, as they come, are added to the anchor:
-            :math:`g(x) = x_{p-k+1..p} + \mathrm{MLP}(\mathrm{norm}(x))`. So a layer of a stack
-            corrects the embeddings of the layer below.
+        residual: The last k features, as they come, are added to the solution: the layer computes
+            :math:`x_{p-k+1..p} + \arg\min_H E(H; \mathrm{norm}(x))`. So a layer of a stack corrects
+            the embeddings of the layer below.
         dropout: Probability of dropout of hidden units of the anchor in training.
 
     Conventions:
@@ -167,6 +169,7 @@ class SoftEnergyConv(ImplicitConv):
         local_channels: int = 0,
         widths: Sequence[int] | None = None,
         rate: float = 1.0,
+        bias_rate: float = 1.0 / 30.0,
         beta: float = 1.0,
         norm: str | None = None,
         residual: bool = False,
@@ -179,8 +182,9 @@ class SoftEnergyConv(ImplicitConv):
         self.condition = _condition(condition, reach)
         if not is_number(beta) or not 0 < beta < math.inf:
             raise ConfigError(f"beta={beta!r}; expected a positive number (strong convexity)")
-        if not is_number(rate) or not 0 <= rate < math.inf:
-            raise ConfigError(f"rate={rate!r}; expected a number from 0 on (0 holds the coupling)")
+        for name, one in (("rate", rate), ("bias_rate", bias_rate)):
+            if not is_number(one) or not 0 <= one < math.inf:
+                raise ConfigError(f"{name}={one!r}; expected a number from 0 on (0 learns nothing)")
         require_one_of(AGGREGATIONS, aggr=aggr)
         if (aggr == "sum") != (is_number(max_degree) and 0 <= max_degree < math.inf):
             raise ConfigError(
@@ -190,7 +194,7 @@ class SoftEnergyConv(ImplicitConv):
         require_all_positive(width=width, edge_dim=edge_dim, heads=heads)
         o = self.local_channels = require_integer("local_channels", local_channels, least=0)
         self.aggr, self.max_degree, self.heads = aggr, max_degree, heads
-        self.rate, self.beta = float(rate), float(beta)
+        self.rate, self.bias_rate, self.beta = float(rate), float(bias_rate), float(beta)
         k = self.hidden_channels
         self.edge_dim, self.width = edge_dim, k if width is None else width
         if self.width < k:
@@ -210,14 +214,18 @@ class SoftEnergyConv(ImplicitConv):
         self.norm, self.residual = norms.norm(norm, in_channels, replicas=self.replicas), residual
         both = 2 * p + (edge_dim or 0)
         shapes = {
-            "receiver": (w, k), "sender": (w, k), "slopes": (w, 2), "bias": (w, both),
+            "receiver": (w, k), "sender": (w, k), "slopes": (w, 2), "bias": (w, 2 * p),
+            "edge_bias": (w, edge_dim or 0),
             "inner": (o, k), "inner_slopes": (o, 2), "inner_bias": (o, p),
         }  # fmt: skip
         if heads is not None:
             shapes |= {"score": (w, both), "score_out": (w, 1)}
         self.encoder = MLP(p, (*widths, k), replicas=self.replicas, dropout=dropout)
         self.coupling = nn.ModuleDict(
-            {name: Slow(*lead, *shape, rate=self.rate) for name, shape in shapes.items()}
+            {
+                name: Slow(*lead, *shape, rate=self.rate * (bias_rate if name == "bias" else 1.0))
+                for name, shape in shapes.items()
+            }
         )
         self._draw()
 
@@ -248,7 +256,8 @@ class SoftEnergyConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = self.accept(inputs)
         graph, x, heard, attr = self.fields(inputs)
-        below = x[:, -self.hidden_channels :] if self.residual else 0.0
+        below = x[:, -self.hidden_channels :]
+        below_heard = None if heard is None else heard[:, -self.hidden_channels :]
         if self.norm is not None:
             x, heard = self.norm(x), None if heard is None else self.norm(heard)
         weight = x.new_ones(graph.num_edges)
@@ -269,10 +278,16 @@ class SoftEnergyConv(ImplicitConv):
         parts = self.terms(x.dtype)
         bias = biases(parts.pop("bias"), known, near, attr, graph.dst)
         local = Soft(
-            below + self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
+            self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
             bias.mT.contiguous().mT, *scales(self.aggr, here, there, self.max_degree), weight,
             offset=parts.pop("inner_bias") @ known, beta=self.beta, **parts,
         )  # fmt: skip
+        if self.residual:
+            if below_heard is None:
+                below_heard = gather(below, graph.src)
+            r = self.replicas or 1
+            below, below_heard = below.expand(r, -1, -1), below_heard.expand(r, -1, -1)
+            local = local.around(below, below_heard, graph.everyone)
         return SoftProblem(graph, local, self.condition)
 
     def terms(self, dtype: torch.dtype) -> dict[str, Any]:
@@ -285,7 +300,8 @@ class SoftEnergyConv(ImplicitConv):
         return matrices | {
             "low": slopes[..., :1], "high": slopes[..., 1:],
             "inner_low": inner_slopes[..., :1], "inner_high": inner_slopes[..., 1:],
-            "bias": self._value("bias", dtype), "inner_bias": self._value("inner_bias", dtype),
+            "bias": torch.cat([self._value(n, dtype) for n in ("bias", "edge_bias")], -1),
+            "inner_bias": self._value("inner_bias", dtype),
         }  # fmt: skip
 
     def _attended(
@@ -321,6 +337,7 @@ class SoftEnergyConv(ImplicitConv):
         return {
             "condition": self.condition, "aggr": self.aggr, "max_degree": self.max_degree,
             "heads": self.heads, "local_channels": self.local_channels or None, "rate": self.rate,
+            "bias_rate": self.bias_rate,
             "norm": self.norm and self.norm.name, "residual": self.residual or None,
         }  # fmt: skip
 
@@ -406,13 +423,13 @@ class SoftEnergyGNN(ConvGNN):
         features = Features(in_channels, edge_dim, replicas, encoder=widths, dropout=dropout)
         options = {"hidden_channels": k, "norm": norm, "dropout": dropout, **kwargs}
         p = features.out_channels
-        levels = [self.layer(p, **options)]
+        levels = [self.layer(p, **options, residual=residual and p == k)]
         options["residual"] = residual
         levels += [self.layer(p + k, **options) for _ in range(num_layers - 1)]
         conv = Stack(levels, jk=jk)
         if not isinstance(readout, Readout) and out_channels is not None:
             readout = Readout(
-                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout,
+                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout, norm=norm,
                 widths=(k,) if readout is None else require_widths("readout", readout),
                 pooled=None if pool is None else k, replicas=replicas,
             )  # fmt: skip
