@@ -459,8 +459,8 @@ REFUSED = [
      UNFIT),
     ({"engine": (*PARTS, *AGENTS), "model": ("soft",), "sums": ("heads",)},
      "needs the whole graph|a node hears the features of its own neighbours only"),
-    ({"engine": (*STEPS[:3], *TRACKS), "model": ("soft levels",), "sums": ("heads",)},
-     "attention of a layer above the first"),
+    ({"engine": (*STEPS[:3], *TRACKS, *ROUNDS, "fixed-point"), "model": ("soft levels",),
+      "sums": ("heads",)}, "attention of a layer above the first"),
     ({"engine": ("C", "agents in C"), "model": ("gcn", "soft")}, "cannot be written in C"),
 ]  # fmt: skip
 """What an engine refuses, and words of the error."""
