@@ -70,7 +70,7 @@ def soft(*sizes, **options):
     )  # fmt: skip
     with torch.no_grad():
         for part in model.modules():
-            if isinstance(part, Slow):
+            if isinstance(part, Slow) and part.change is not None:
                 part.change.normal_(0.0, 0.5)
     return model
 

@@ -102,7 +102,8 @@ def test_gnn(name, device):
 
 @pytest.mark.parametrize("norm", [None, "layer", "batch"])
 def test_layers_correct_the_layer_below(norm):
-    """g = h + MLP([norm([x ‖ h]) ‖ 1/√d]); the edge biases read the same, from both ends."""
+    """The solution is h + argmin E, with g = MLP([norm([x ‖ h]) ‖ 1/√d]); the biases of edges read
+    the same from both ends."""
     torch.manual_seed(0)
     model = SoftEnergyGNN(5, out_channels=1, hidden_channels=3, num_layers=2, norm=norm).double()
     disturb(model, 0.5)
@@ -112,12 +113,20 @@ def test_layers_correct_the_layer_below(norm):
     h = first(x, inputs.edge_index)
     given = torch.cat([x, h], -1)
     read = given if norm is None else second.norm(given.mT[None])[0].mT
-    local = second.problem(Inputs(given, inputs.edge_index)).local
+    around = second.problem(Inputs(given, inputs.edge_index))
+    second.residual = False
+    alone = second.problem(Inputs(given, inputs.edge_index))
+    second.residual, local = True, alone.local
     known = torch.cat([read, torch.full((6, 1), 3**-0.5, **DOUBLE)], -1)
-    torch.testing.assert_close(local.anchor[0].mT, h + second.encoder(known))
+    torch.testing.assert_close(local.anchor[0].mT, second.encoder(known))
     ends = torch.cat([known[inputs.edge_index[1]], known[inputs.edge_index[0]]], -1)
     torch.testing.assert_close(local.bias[0], second.coupling["bias"]() @ ends.mT)
+    change = solve(alone.detach(), Newton(atol=1e-11), alone.start().detach()).value[0].mT
     found = second(given, inputs.edge_index)
+    torch.testing.assert_close(found, h + change, rtol=0, atol=1e-7)
+    anywhere = torch.randn_like(around.start())
+    moved = alone.evaluate(anywhere - h.mT).gradient
+    torch.testing.assert_close(around.evaluate(anywhere).gradient, moved)
     torch.testing.assert_close(model.embed(inputs).value, found, rtol=0, atol=1e-9)
     torch.testing.assert_close(model(inputs.x, cycle(6)), model.readout(found))
 

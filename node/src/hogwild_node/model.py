@@ -169,8 +169,15 @@ class NodeModel(ABC):
     def predict(self, h: Array) -> Array:
         """The prediction [out] of a node with embedding ``h`` [k]."""
         weights, biases = self._layers("readout.node")
-        found: Array = networks.mlp(h[None], weights, biases)[0]
+        h = self._normalised("readout", h[None, :, None])[..., 0]
+        found: Array = networks.mlp(h, weights, biases)[0]
         return found
+
+    def _normalised(self, part: str, x: Array) -> Array:
+        """Numbers of nodes [1, q, n] after the norm of a part of the model, if it has one."""
+        names = (f"{part}.norm.{name}" for name in ("weight", "bias", "mean", "variance"))
+        rows = [self.tensors[name][None, :, None] for name in names if name in self.tensors]
+        return networks.normalised(x, *rows) if rows else x
 
     # -- features ----------------------------------------------------------------------------------
 
@@ -346,10 +353,10 @@ class SoftModel(_Optimisation):
 
     def posed(self, part: Part) -> Soft:
         raw = self._nodes(part.own)
-        own = soft.knowing(self._normalised(raw), part.degree)
+        own = soft.knowing(self._normalised("conv", raw), part.degree)
         heard = self._nodes(part.near)
         heard = heard if part.senders is None else heard[..., part.senders]
-        near = self._normalised(heard)
+        near = self._normalised("conv", heard)
         slot = part.star.slot
         bias, inner_bias = (self.tensors[f"conv.{name}"][None] for name in ("bias", "inner_bias"))
         here, there = soft.scales(
@@ -365,12 +372,6 @@ class SoftModel(_Optimisation):
             return found
         k = self.channels
         return found.around(raw[:, -k:], heard[:, -k:], part.star)
-
-    def _normalised(self, x: Array) -> Array:
-        """Features [1, q, n] after the layer's norm, if it has one."""
-        names = (f"conv.norm.{name}" for name in ("weight", "bias", "mean", "variance"))
-        rows = [self.tensors[name][None, :, None] for name in names if name in self.tensors]
-        return networks.normalised(x, *rows) if rows else x
 
     def start(self, local: Local) -> Array:
         assert isinstance(local, Soft)

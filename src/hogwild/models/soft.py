@@ -169,7 +169,7 @@ class SoftEnergyConv(ImplicitConv):
         local_channels: int = 0,
         widths: Sequence[int] | None = None,
         rate: float = 1.0,
-        bias_rate: float = 1.0 / 30.0,
+        bias_rate: float = 0.2,
         beta: float = 1.0,
         norm: str | None = None,
         residual: bool = False,
@@ -429,8 +429,8 @@ class SoftEnergyGNN(ConvGNN):
         conv = Stack(levels, jk=jk)
         if not isinstance(readout, Readout) and out_channels is not None:
             readout = Readout(
-                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout, norm=norm,
-                widths=(k,) if readout is None else require_widths("readout", readout),
+                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout,
+                norm=norm, widths=(k,) if readout is None else require_widths("readout", readout),
                 pooled=None if pool is None else k, replicas=replicas,
             )  # fmt: skip
             out_channels = pool = None
