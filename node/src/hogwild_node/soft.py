@@ -44,6 +44,7 @@ class Soft(LocalEnergy):
     low: Array = over(SHARED)  # [R, w, 1] v⁻
     high: Array = over(SHARED)  # [R, w, 1] v⁺
     beta: float = over(FIXED)
+    pairwise = True
 
     # -- ψ and its derivatives, weighted, from the arguments z [R, w, E'] --------------------------
 

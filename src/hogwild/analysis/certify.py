@@ -65,7 +65,7 @@ from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules import choose, is_own, rule_for
+from hogwild.rules import choose, is_own, rule_for, sends_letters
 
 
 def certify(
@@ -128,23 +128,31 @@ def certified(
         elif isinstance(problem, LayeredProblem):
             found = _layers(problem, settings)
         else:
-            found = _alone(problem.detach(), settings, lambda: model.embed(inputs).value, drift)
+            found = _alone(
+                problem.detach(), settings, lambda: model.embed(inputs).value, drift,
+                sends_letters(problem, rule),
+            )  # fmt: skip
     if drift is not None:
         found.constants["drift"] = drift
     return replace(found, rule=rule, levels=tuple(replace(x, rule=rule) for x in found.levels))
 
 
 def _alone(
-    problem: Problem, settings: Settings, answer: Any, drift: float | None = None
+    problem: Problem,
+    settings: Settings,
+    answer: Any,
+    drift: float | None = None,
+    letters: bool = True,
 ) -> Certificate:
-    """What is proved of an energy or a fixed point; ``answer()`` is its solution."""
+    """What is proved of an energy or a fixed point; ``answer()`` is its solution, and ``letters``
+    says whether neighbours send gradients."""
     if settings.rule == "balls":
         return certify_balls(problem, settings, answer)
     if isinstance(problem, FixedPoint):
         return certify_fixed_point(problem, settings, answer, drift)
     assert isinstance(problem, Objective)
     h = answer()
-    return certify_energy(problem, as_field(h, h.dtype), settings, drift)
+    return certify_energy(problem, as_field(h, h.dtype), settings, drift, letters)
 
 
 # -- layers ---------------------------------------------------------------------------------------

@@ -28,10 +28,15 @@ from hogwild.rules.steps import certified_steps
 
 
 def certify_energy(
-    problem: Objective, h: Tensor, settings: Settings, drift: float | None = None
+    problem: Objective,
+    h: Tensor,
+    settings: Settings,
+    drift: float | None = None,
+    letters: bool = True,
 ) -> Certificate:
     """What is proved of an energy, whose minimiser is ``h`` [R, k, N]. With a ``drift`` the energy
-    changes in a tick as :meth:`Descent.tracking` says."""
+    changes in a tick as :meth:`Descent.tracking` says; ``letters`` says whether neighbours send
+    gradients."""
     rows = problem.row_bounds()
     beta, top = problem.convexity(), problem.graph.norm(rows)  # [R, G]
     hessians = matrices(problem.evaluate(h.to(rows.dtype)).hessian())
@@ -47,7 +52,7 @@ def certify_energy(
     }
     facts = Certificate(Kind.OPTIMISATION, False, "", constants)
     if settings.bounds is not None:
-        age = settings.content_age(settings.bounds)
+        age = settings.content_age(settings.bounds, letters)
         constants["content_age"] = float(age)
         facts.step = certified_steps(problem, age)
     if settings.error:
@@ -57,7 +62,7 @@ def certify_energy(
     if settings.rule in ("messages", "guarded"):
         return _messages(facts, settings, problem, h)
     around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits)
-    return _gradient(facts, settings, problem, h, around, drift)
+    return _gradient(facts, settings, problem, h, around, drift, letters)
 
 
 def _gradient(
@@ -66,7 +71,8 @@ def _gradient(
     problem: Objective,
     h: Tensor,
     around: Around | None,
-    drift: float | None = None,
+    drift: float | None,
+    letters: bool,
 ) -> Certificate:
     """What is proved of gradient steps."""
     step, certified = settings.step, facts.step
@@ -85,7 +91,7 @@ def _gradient(
             reason += ", and so is rule='guarded' with step='momentum'"
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)
-    stagger, age = settings.bounds[0], settings.content_age(settings.bounds)
+    stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
     if around is not None and not settings.error:
         facts.local = best_local(around, steps, age, stagger)
         facts.faster = around.descent(None, age, stagger)

@@ -247,6 +247,7 @@ class _Local(LocalEnergy):
     it."""
 
     problem: Pairwise = over(FIXED)
+    pairwise = True
 
     def at(self, star: Star) -> _Local:
         return _Local(self.problem.at(star))

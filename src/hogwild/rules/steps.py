@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, is_number
 from hogwild.problems.base import Objective
+from hogwild_node.local import BothSides
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.momentum import MomentumRule
 
@@ -47,6 +48,7 @@ def gradient_rule(
     *,
     age: int | None = None,
     moving: bool = False,
+    letters: bool = False,
 ) -> GradientRule:
     """Gradient steps on a problem.
 
@@ -56,11 +58,15 @@ def gradient_rule(
         age: D', needed by the certified step; ``None`` where no bound holds.
         moving: Whether the problem may change (:meth:`~hogwild_node.Rule.pose`): the neighbours
             then send their shares of the bounds, too.
+        letters: Whether neighbours send gradients even if the energy is pairwise. A problem that
+            moves is posed to each node by what the node heard, so that only this node knows it.
     """
     check_step(step)
-    everyone = problem.graph.everyone
+    everyone, node = problem.graph.everyone, problem.node
+    if node.pairwise and not (moving or letters):
+        node = BothSides(node, problem.graph.src, problem.graph.reverse)
     if step == "momentum":
-        return MomentumRule(problem.node, everyone, problem.channels)
+        return MomentumRule(node, everyone, problem.channels)
     rate: Tensor | float | None = None
     bounded = False
     if step == "certified":
@@ -73,4 +79,4 @@ def gradient_rule(
         rate = THETA / (0.5 + age) if moving else certified_steps(problem, age)
     elif not isinstance(step, str):
         rate = float(step)
-    return GradientRule(problem.node, everyone, problem.channels, rate=rate, bounded=bounded)
+    return GradientRule(node, everyone, problem.channels, rate=rate, bounded=bounded)

@@ -8,6 +8,12 @@ holds :math:`(h_j, g_{ji})`. An update is
     g_{ij} &\leftarrow \frac{\partial e^i}{\partial h_j}\bigl(h_i, \{h_l(\tau^i_l)\}\bigr),
     \qquad j \in N(i) \cup \{i\}.
 
+**Pairwise energies** (:attr:`~hogwild_node.local.LocalEnergy.pairwise`). A node computes both sides
+of its edges (:class:`~hogwild_node.local.BothSides`). The packet from j to i holds :math:`h_j`
+alone, and an update is :math:`h_i \leftarrow h_i - A_i \nabla_i E(h_i, \{h_j(\tau^i_j)\})`: all
+that it reads is the present embedding of the node, and embeddings one packet old. Blocks and bounds
+below are then computed by the node, too.
+
 The step :math:`A_i` is one of three:
 
 * a number for all nodes, as in the paper, or one for each node;
@@ -26,7 +32,9 @@ The step :math:`A_i` is one of three:
 
 from __future__ import annotations
 
-from hogwild_node.local import LocalEnergy
+from dataclasses import replace
+
+from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.ops import Array, namespace
 from hogwild_node.rules.base import Kept, Rule, carry, to_self
 from hogwild_node.star import Star
@@ -39,7 +47,7 @@ class GradientRule(Rule):
     """Makes one gradient step at each update.
 
     Args:
-        model: The energy.
+        model: The energy; with :class:`BothSides` packets hold embeddings only.
         everyone: The star of all nodes.
         channels: Width k of an embedding.
         rate: The step, a number or an array [R, k, N]; ``None`` for the ``"auto"`` step.
@@ -49,7 +57,7 @@ class GradientRule(Rule):
 
     def __init__(
         self,
-        model: LocalEnergy,
+        model: LocalEnergy | BothSides,
         everyone: Star,
         channels: int,
         *,
@@ -61,14 +69,15 @@ class GradientRule(Rule):
         self.rate, self.bounded, self.damping = rate, bounded, damping
         self.auto = rate is None
         extra = channels if self.auto else 1 if bounded else 0
-        self.letter = channels * (1 + extra)
+        self.letter = 0 if isinstance(model, BothSides) else channels * (1 + extra)
 
     def pose(self, model: LocalEnergy) -> None:
-        self.model = model
+        both = isinstance(self.model, BothSides)
+        self.model = replace(self.model, energy=model) if both else model
 
     # -- private memory, one column a node ---------------------------------------------------------
 
-    def begin(self, h: Array, inbox: Array) -> Array:
+    def begin(self, h: Array, inbox: Array) -> Array | None:
         xp, (r, k, n) = namespace(h), h.shape
         self.own = xp.zeros_like(h)
         if self.auto:
@@ -98,15 +107,24 @@ class GradientRule(Rule):
 
     # -- the rule ----------------------------------------------------------------------------------
 
-    def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
+    def refresh(self, h: Array, inbox: Array, at: Star) -> Array | None:
         """Recompute the gradients and blocks of the nodes' energies; returns the letters."""
-        xp = namespace(h)
+        xp, (r, k) = namespace(h), h.shape[:2]
         inbox = at.own_view(h, inbox)
+        if isinstance(self.model, BothSides):
+            if self.auto:
+                own, block = self.model.curvature(h, inbox, at)
+                self.block = at.put(self.block, xp.reshape(block, (r, k * k, at.size)))
+            else:
+                own = self.model.gradient(h, inbox, at)
+            self.own = at.put(self.own, own)
+            if self.bounded:
+                self.rows = at.put(self.rows, self.model.rows(at))
+            return None
         blocks: Array | None = None
         if self.auto:
             model = self.model.quadratic(h, inbox, at, majorise=1.0)
             own, letters = model.own, model.toward
-            r, k = h.shape[:2]
             block, blocks = (
                 xp.reshape(x, (r, k * k, x.shape[-1])) for x in (model.b, model.toward_curvature())
             )
@@ -121,25 +139,37 @@ class GradientRule(Rule):
             self.rows = at.put(self.rows, rows)
         return letters if blocks is None else xp.concat([letters, blocks], axis=1)
 
-    def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        if not self.letter:
+            self.refresh(h, inbox, at)
         h = self.step(h, mail, at)
-        return h, self.refresh(h, inbox, at)
+        return h, self.refresh(h, inbox, at) if self.letter else None
 
-    def gradient_at(self, mail: Array, at: Star) -> Array:
-        return at.at_nodes(self.own) + at.collect(mail[:, : self.channels])
+    def gradient_at(self, mail: Array | None, at: Star) -> Array:
+        return at.at_nodes(self.own) + self.told(mail, at)[0]
 
-    def step(self, h: Array, mail: Array, at: Star, who: Array | None = None) -> Array:
+    def told(self, mail: Array | None, at: Star) -> tuple[Array | float, Array | float]:
+        """The parts of the neighbours: of the gradients [R, k, A], and of blocks or bounds; zeros
+        where packets hold embeddings only."""
+        if not self.letter:
+            return 0.0, 0.0
+        heard = at.collect(mail)
+        return heard[:, : self.channels], heard[:, self.channels :]
+
+    def step(self, h: Array, mail: Array | None, at: Star, who: Array | None = None) -> Array:
         """The new embeddings [R, k, A]. Only the nodes in ``who`` (a mask [R, A]; ``None``: all)
         store the step in their memory."""
-        heard = at.collect(mail)
-        g = at.at_nodes(self.own) + heard[:, : self.channels]
+        part, rest = self.told(mail, at)
+        g = at.at_nodes(self.own) + part
         if self.rate is None:
-            return h - self._scaled(g, heard[:, self.channels :], at, who)
+            return h - self._scaled(g, rest, at, who)
         if self.bounded:
-            return h - self.rate * g / (at.at_nodes(self.rows) + heard[:, self.channels :])
+            return h - self.rate * g / (at.at_nodes(self.rows) + rest)
         return h - (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
 
-    def _scaled(self, g: Array, blocks: Array, at: Star, who: Array | None) -> Array:
+    def _scaled(self, g: Array, blocks: Array | float, at: Star, who: Array | None) -> Array:
         """The ``"auto"`` step times the gradient; updates the damping of each node."""
         xp = namespace(g)
         last, before = at.at_nodes(self.last), at.at_nodes(self.trust)
@@ -159,7 +189,7 @@ class GradientRule(Rule):
             self.last = at.put(self.last, xp.where(mine, g, last))
         return trust * self.solved(g, blocks, at)
 
-    def solved(self, g: Array, blocks: Array, at: Star) -> Array:
+    def solved(self, g: Array, blocks: Array | float, at: Star) -> Array:
         """The inverse of the nodes' blocks, whose neighbours' parts are ``blocks`` [R, k², A],
         times the gradients."""
         xp, k = namespace(g), self.channels
