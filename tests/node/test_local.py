@@ -2,11 +2,18 @@
 
 import pytest
 import torch
+from helpers import DOUBLE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems.test_pairwise import Huber
 from tiny_nodes import ENERGIES, GRAPHS, LOOPS, close, numpy, pose, star
 
 from hogwild import EnergyConv, Inputs
+from hogwild.graph import Graph
+from hogwild.models import GSDConv, SoftEnergyConv
 from hogwild.ops import gather, mtv, mv, scatter
 from hogwild.testing.problems import Quadratic, random_graph
+from hogwild_node.local import BothSides
 
 VARIANTS = {
     "edge": {},
@@ -146,3 +153,58 @@ def test_parts_keep_the_constants_of_the_whole_graph():
             whole = problem.node.local(h, inbox, graph.everyone)[0]
             part = problem.node.local(h[..., nodes], inbox[..., at.edges], at)[0]
         close(part, whole[..., nodes])
+
+
+# -- both sides of every edge ---------------------------------------------------------------------
+
+
+def pairwise(name, seed, pairs, n):
+    """A pairwise energy on a graph with these pairs of nodes as edges both ways, in any order; the
+    edges of a pair have different weights and features."""
+    torch.manual_seed(seed)
+    loops = [(i, j) for i, j in pairs if i == j]
+    both = loops + [e for i, j in pairs if i != j for e in ((i, j), (j, i))]
+    edge_index = torch.tensor(both, dtype=torch.long).reshape(-1, 2)[torch.randperm(len(both))].T
+    e = edge_index.size(1)
+    x, weight = torch.randn(n, 3, **DOUBLE), torch.rand(e, **DOUBLE)
+    if name == "own":
+        return Huber(Graph.of(edge_index, n), torch.randn(2, 2, n, **DOUBLE), weight, 3.0)
+    conv, attr = GSDConv(3, hidden_channels=2, replicas=2), None
+    if name == "soft":
+        conv = SoftEnergyConv(3, hidden_channels=2, width=3, edge_dim=2, replicas=2)
+        attr = torch.randn(e, 2, **DOUBLE)
+    with torch.no_grad():
+        for p in conv.parameters():
+            p.add_(torch.randn_like(p))
+        return conv.double().problem(Inputs(x, edge_index, attr, edge_weight=weight)).detach()
+
+
+@pytest.mark.parametrize("name", ["soft", "gsd", "own"])
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.lists(st.tuples(*[st.integers(0, 4)] * 2), max_size=9))
+def test_both_sides_of_every_edge(name, seed, pairs):
+    """What a node computes at old embeddings of its neighbours is the gradient of E there; its
+    block and its row bound are the sums of all parts. Loops and parallel edges count."""
+    problem = pairwise(name, seed, pairs, 5)
+    graph, everyone = problem.graph, problem.graph.everyone
+    both = BothSides(problem.node, graph.src, graph.reverse)
+    h, old = torch.randn(2, 2, 2, 5, **DOUBLE)
+    nodes = torch.randperm(5)[:3]
+    at = graph.star(nodes)
+    own = h[..., nodes]
+    inbox = at.own_view(own, gather(old, graph.src[at.edges]))
+    found, block = both.curvature(own, inbox, at)
+    torch.testing.assert_close(found, both.gradient(own, inbox, at))
+    for place, node in enumerate(nodes.tolist()):
+        mixed = old.clone()
+        mixed[..., node] = h[..., node]
+        exact = problem.evaluate(mixed).gradient[..., node]
+        torch.testing.assert_close(found[..., place], exact)
+    parts = problem.node.quadratic(h, everyone.current(h), everyone, majorise=1.0)
+    whole = parts.b + scatter(parts.toward_curvature(), graph.src, 5)
+    at_h, blocks = both.curvature(h, everyone.current(h), everyone)
+    torch.testing.assert_close(at_h, problem.evaluate(h).gradient)
+    torch.testing.assert_close(blocks, whole)
+    torch.testing.assert_close(block, whole[..., nodes])  # the same at all points
+    own, toward = problem.node.row_bounds(everyone)
+    torch.testing.assert_close(both.rows(at), (own + scatter(toward, graph.src, 5))[..., nodes])

@@ -66,7 +66,7 @@ def follow(problem, alone, inputs, rule):
     near, _ = neighbours(inputs, 0)
     at = node_models.star_of(len(near))
     mine = (edge_index[1] == 0).nonzero()[:, 0]
-    local = alone.pose(inputs.x[0].numpy(), near)
+    local = alone.pose(inputs.x[0].numpy(), near, rule)
     single = alone.rule(rule, local, at)
     h = problem.start()
     own = h[..., :1].numpy().copy()

@@ -147,7 +147,8 @@ class Agent:
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
         self.nodes = nodes
         self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (WORD - 1)
-        self.revision, self._told, self._renewed = 0, (0.0, b""), -math.inf
+        self.revision, self._renewed = 0, -math.inf
+        self._told: object = None  # what the last revision says
         self._repeats = 0  # revisions before this one with the same content
         self.links: dict[str, Link] = {}
         self.members: list[str] = []
@@ -359,10 +360,12 @@ class Agent:
     def _greet(self, now: float, features: Array, ready: bool) -> None:
         """Say hello to those who do not know the agent's features and degree."""
         degree = 1.0 + sum(self.links[name].edge.weight for name in self.members)
-        content = degree, features.tobytes()
+        extra = {name: self.work.extra(link.edge) for name, link in self.links.items()}
+        told = {name: more.tobytes() for name, more in extra.items() if more.size}
+        content = degree, features.tobytes(), told
         for link in self.links.values():
             if link.mutual and behind(self.revision, link.known, HALF):
-                self.revision, self._told = link.known, (0.0, b"")  # nobody knows what comes next
+                self.revision, self._told = link.known, None  # nobody knows what comes next
         if content != self._told or now - self._renewed >= REFRESH:
             self.revision = self.revision % (HALF - 1) + 1
             self._repeats = min(self._repeats + 1, HALF // 2) if content == self._told else 0
@@ -372,7 +375,8 @@ class Agent:
             again = not known and now - link.greeted >= HELLO_PERIOD
             if link.told != self.revision or again:
                 link.greeted, link.told = now, self.revision
-                raw = self.format.hello(self._header(HELLO, name, now), degree, features)
+                body = np.concatenate([features, extra[name]])
+                raw = self.format.hello(self._header(HELLO, name, now), degree, body)
                 self._post(name, raw, hello=True)
 
     def _send(self, now: float) -> None:

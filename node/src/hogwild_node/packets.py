@@ -23,10 +23,11 @@ bytes   type      field
 4       u32       CRC-32 of the 36 bytes before and of everything that follows
 ======  ========  ==============================================================================
 
-A hello goes on with the degree and the features as float64. A data packet goes on with the numbers
-of the rule: the embedding (or the values of all layers), then the letter. Curvature blocks are
-symmetric, and only their upper triangles travel. With k = 2 and float32 a packet of gradient steps
-has 68 bytes and a packet of messages 124. With the rule ``"balls"`` a data packet goes on with
+A hello goes on with the degree and the features as float64, and, where the receiver computes both
+sides of their edges, the features of the edge from the receiver to the sender. A data packet goes
+on with the numbers of the rule: the embedding (or the values of all layers), then the letter.
+Curvature blocks are symmetric, and only their upper triangles travel. With k = 2 and float32 a
+packet of gradient steps has 68 bytes (48 without a letter) and a packet of messages 124. With the rule ``"balls"`` a data packet goes on with
 words (:mod:`hogwild_node.flood`).
 
 **Who takes part.** A neighbour takes part if the agent has heard from it within the lease, and the
@@ -123,7 +124,8 @@ class Format:
     Attributes:
         model: The model's name on the network, sixteen hexadecimal digits.
         rule: The rule's name.
-        features: Width p of the features in a hello.
+        features: Numbers of a hello beside the degree: the width p of the features, and the width
+            r of the features of an edge where they travel.
         said: Numbers that a packet holds beside the letter: the embedding, or all layers' values.
         letter: Numbers of a letter.
         block: Width k of the curvature block at the end of a letter; 0: there is none.
@@ -179,7 +181,7 @@ class Format:
     # -- writing -----------------------------------------------------------------------------------
 
     def hello(self, header: Header, degree: float, features: Array) -> bytes:
-        """The bytes of a hello."""
+        """The bytes of a hello; ``features`` are all numbers beside the degree."""
         return self._write(header, np.array([degree, *features], "<f8").tobytes())
 
     def packet(self, header: Header, body: bytes) -> bytes:
@@ -229,7 +231,7 @@ class Format:
         return header
 
     def read_hello(self, raw: bytes) -> tuple[float, Array]:
-        """Degree and features of a hello."""
+        """Degree and features of a hello, as they were written."""
         found = np.frombuffer(raw, "<f8", offset=HEADER.size)
         if not bool(np.isfinite(found).all()) or found[0] < 1.0:
             raise BadPacket("numbers")
