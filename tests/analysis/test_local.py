@@ -44,7 +44,7 @@ def test_two_nodes_exactly():
     found = around.descent(None, age, stagger)
     a = 0.5 / (0.5 + age)
     c = 1.0 / a - 0.5 - age
-    big = 2.0 * (1.0 / a**2 + age + stagger) + 0.5 * age
+    big = (1.0 / a + math.sqrt(age + stagger)) ** 2 + 0.5 * age
     assert found.rate == pytest.approx(1.0 / (1.0 + c / big), rel=1e-6)
     assert found.step == pytest.approx(a / 4.0)
     assert found.condition == pytest.approx(2.0, rel=1e-6)
@@ -151,6 +151,6 @@ def test_smaller_balls_for_larger_weights():
     found = best_local(around, steps, 9, 5)
     assert 0.0 < found.radius < around.size
     assert found.relative == pytest.approx(found.radius / around.size)
-    rows, least, _ = around.ball(found.radius)
+    rows, _, least, _ = around.ball(found.radius)
     assert bool((rows <= problem.row_bounds()).all())
     assert bool((least >= problem.convexity()).all())

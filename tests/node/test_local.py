@@ -5,12 +5,9 @@ import torch
 from helpers import DOUBLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems.test_pairwise import Huber
-from tiny_nodes import ENERGIES, GRAPHS, LOOPS, close, numpy, pose, star
+from tiny_nodes import ENERGIES, GRAPHS, LOOPS, PAIRWISE, close, numpy, pairwise, pose, star
 
 from hogwild import EnergyConv, Inputs
-from hogwild.graph import Graph
-from hogwild.models import GSDConv, SoftEnergyConv
 from hogwild.ops import gather, mtv, mv, scatter
 from hogwild.testing.problems import Quadratic, random_graph
 from hogwild_node.local import BothSides
@@ -158,33 +155,12 @@ def test_parts_keep_the_constants_of_the_whole_graph():
 # -- both sides of every edge ---------------------------------------------------------------------
 
 
-def pairwise(name, seed, pairs, n):
-    """A pairwise energy on a graph with these pairs of nodes as edges both ways, in any order; the
-    edges of a pair have different weights and features."""
-    torch.manual_seed(seed)
-    loops = [(i, j) for i, j in pairs if i == j]
-    both = loops + [e for i, j in pairs if i != j for e in ((i, j), (j, i))]
-    edge_index = torch.tensor(both, dtype=torch.long).reshape(-1, 2)[torch.randperm(len(both))].T
-    e = edge_index.size(1)
-    x, weight = torch.randn(n, 3, **DOUBLE), torch.rand(e, **DOUBLE)
-    if name == "own":
-        return Huber(Graph.of(edge_index, n), torch.randn(2, 2, n, **DOUBLE), weight, 3.0)
-    conv, attr = GSDConv(3, hidden_channels=2, replicas=2), None
-    if name == "soft":
-        conv = SoftEnergyConv(3, hidden_channels=2, width=3, edge_dim=2, replicas=2)
-        attr = torch.randn(e, 2, **DOUBLE)
-    with torch.no_grad():
-        for p in conv.parameters():
-            p.add_(torch.randn_like(p))
-        return conv.double().problem(Inputs(x, edge_index, attr, edge_weight=weight)).detach()
-
-
-@pytest.mark.parametrize("name", ["soft", "gsd", "own"])
+@pytest.mark.parametrize("name", PAIRWISE)
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 1000), st.lists(st.tuples(*[st.integers(0, 4)] * 2), max_size=9))
 def test_both_sides_of_every_edge(name, seed, pairs):
-    """What a node computes at old embeddings of its neighbours is the gradient of E there; its
-    block and its row bound are the sums of all parts. Loops and parallel edges count."""
+    """What a node computes at old embeddings of its neighbours is the gradient of E there, and its
+    block is the sum of all parts. Loops and parallel edges count."""
     problem = pairwise(name, seed, pairs, 5)
     graph, everyone = problem.graph, problem.graph.everyone
     both = BothSides(problem.node, graph.src, graph.reverse)
@@ -206,5 +182,3 @@ def test_both_sides_of_every_edge(name, seed, pairs):
     torch.testing.assert_close(at_h, problem.evaluate(h).gradient)
     torch.testing.assert_close(blocks, whole)
     torch.testing.assert_close(block, whole[..., nodes])  # the same at all points
-    own, toward = problem.node.row_bounds(everyone)
-    torch.testing.assert_close(both.rows(at), (own + scatter(toward, graph.src, 5))[..., nodes])

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE
+from helpers import DOUBLE, columns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_nodes import PAIRWISE, pairwise
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -110,3 +113,25 @@ def test_a_subgraph_is_another_problem(name):
     heard[..., inside] = h[..., part.senders[inside]]
     whole = updated(part.local, h, heard, part.star)[0]
     assert float((recomputed - whole).abs().max()) > 1e-3
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.tuples(*[st.integers(0, 4)] * 2), max_size=9),
+    st.sampled_from([0.0, 1.0, 30.0]),
+)
+def test_block_bounds(name, seed, pairs, scale):
+    """Norms of the blocks of the Hessian, also of several edges between two nodes and of loops."""
+    problem = pairwise(name, seed, pairs, 5)
+    h = scale * torch.randn(2, 2, 5, **DOUBLE)
+    dense = columns(problem.evaluate(h).hessian().apply, h).unflatten(1, (2, 5)).unflatten(3, (2, 5))
+    norms = torch.linalg.matrix_norm(dense.permute(0, 2, 4, 1, 3), 2)
+    r, q = (x.amax(1) for x in problem.block_bounds())
+    room = 1.0 + 1e-9
+    assert bool((norms.sum(2) <= room * r).all())
+    assert bool((norms.sum(2) - norms.diagonal(dim1=1, dim2=2) <= room * q + 1e-9).all())

@@ -128,15 +128,8 @@ class BothSides:
         block = _gathered(found.b, found.toward_curvature(), at)
         return _gathered(found.own, found.toward, at), block
 
-    def rows(self, at: Star) -> Array:
-        """Bounds on the absolute row sums of the whole Hessian, [R, k, A]."""
-        return _gathered(*self.energy.row_bounds(self._star(at)), at)
-
-    def _star(self, at: Star) -> Star:
-        return at.with_senders(self.senders, self.reverse)
-
     def _around(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array, Star]:
-        xp, both = namespace(h), self._star(at)
+        xp, both = namespace(h), at.with_senders(self.senders, self.reverse)
         return xp.concat([h, inbox], axis=-1), xp.concat([inbox, at.spread(h)], axis=-1), both
 
 

@@ -24,7 +24,7 @@ from hogwild.executors.settings import Settings
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
 from hogwild.problems.base import Objective
-from hogwild.rules.steps import certified_steps
+from hogwild.rules.steps import certified_bounds, certified_steps
 
 
 def certify_energy(
@@ -54,14 +54,14 @@ def certify_energy(
     if settings.bounds is not None:
         age = settings.content_age(settings.bounds, letters)
         constants["content_age"] = float(age)
-        facts.step = certified_steps(problem, age)
+        facts.step = certified_steps(problem, age, letters)
     if settings.error:
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
     if settings.rule in ("messages", "guarded"):
         return _messages(facts, settings, problem, h)
-    around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits)
+    around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits, letters)
     return _gradient(facts, settings, problem, h, around, drift, letters)
 
 
@@ -106,7 +106,10 @@ def _gradient(
             f"proved"
         )
         return replace(facts, reason=reason)
-    descent = Descent(problem.row_bounds(), problem.convexity(), steps, age, stagger, problem.graph)
+    r, q = certified_bounds(problem, letters)
+    descent = Descent(
+        r, problem.convexity(), steps, age, stagger, problem.graph, apart=None if letters else q
+    )
     if settings.error:
         near = descent.near(settings.error)
         facts.constants["largest_entry"], remark = worth(near, h)

@@ -287,6 +287,14 @@ class CertifiedObjective(ABC):
         r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry:
         :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
 
+    def block_bounds(self) -> tuple[Tensor, Tensor]:
+        r"""Of a pairwise energy, bounds on the row sums of the spectral norms of the blocks of the
+        Hessian, :math:`r_i \ge \sum_j \sup_h \|\nabla^2_{ij} E\|_2`, and on the part of them
+        that belongs to other nodes, :math:`q_i \ge \sum_{j \ne i}`, [R, 1 or k, N] each. The
+        default are the row sums of entries."""
+        rows = self.row_bounds()
+        return rows, rows
+
     def weights(self) -> Tensor | None:
         """The weights v > 0 [N] of an energy that is
         :attr:`~hogwild_node.local.LocalEnergy.dominated`; ``None`` for others."""

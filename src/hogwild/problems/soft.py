@@ -77,6 +77,23 @@ class SoftProblem(Objective):
         rows: Tensor = own + scatter(toward, self.graph.src, self.graph.num_nodes)
         return rows
 
+    def block_bounds(self) -> tuple[Tensor, Tensor]:
+        p, graph, n = self.local, self.graph, self.graph.num_nodes
+        left, right = p.receiver * p.steepest, p.sender * p.steepest
+
+        def norm(a: Tensor, b: Tensor) -> Tensor:
+            return torch.linalg.matrix_norm(a.mT @ b, 2)[:, None, None]
+
+        across = norm(left, p.sender) * (p.weight * p.here * p.there)
+        apart = torch.where(graph.src == graph.dst, 0.0, across)
+        own = norm(left, p.receiver) * (p.weight * p.here**2)
+        sent = norm(right, p.sender) * (p.weight * p.there**2)
+
+        def summed(received: Tensor, sent: Tensor) -> Tensor:
+            return scatter(received, graph.dst, n) + scatter(sent, graph.src, n)
+
+        return p.beta + summed(own + across, sent + across), summed(apart, apart)
+
     def lipschitz(self) -> Tensor:
         r""":math:`\beta + 4 \max_a v_a` (:mod:`hogwild.models.soft`), [R, G]."""
         steepest = self.local.steepest.amax((1, 2))

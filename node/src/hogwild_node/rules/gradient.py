@@ -11,8 +11,8 @@ holds :math:`(h_j, g_{ji})`. An update is
 **Pairwise energies** (:attr:`~hogwild_node.local.LocalEnergy.pairwise`). A node computes both sides
 of its edges (:class:`~hogwild_node.local.BothSides`). The packet from j to i holds :math:`h_j`
 alone, and an update is :math:`h_i \leftarrow h_i - A_i \nabla_i E(h_i, \{h_j(\tau^i_j)\})`: all
-that it reads is the present embedding of the node, and embeddings one packet old. Blocks and bounds
-below are then computed by the node, too.
+that it reads is the present embedding of the node, and embeddings one packet old. The block below
+is then computed by the node, too.
 
 The step :math:`A_i` is one of three:
 
@@ -118,8 +118,6 @@ class GradientRule(Rule):
             else:
                 own = self.model.gradient(h, inbox, at)
             self.own = at.put(self.own, own)
-            if self.bounded:
-                self.rows = at.put(self.rows, self.model.rows(at))
             return None
         blocks: Array | None = None
         if self.auto:
