@@ -48,7 +48,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
     if writer is None:
         raise ModelFileError(
             f"a model of kind {file.config['kind']!r} cannot be written in C; expected an energy "
-            f"(EnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run this "
+            f"(EnergyGNN, SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run this "
             f"model with hogwild-agent"
         )
     if node_models.GUESS in model.tensors:
@@ -84,7 +84,8 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
 
 def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> str:
     k = model.channels
-    letter = k + k * (k + 1) // 2 if written.rule == "gradient" else 0
+    both, edges = model.sees_both_sides(written.rule), model.edge_dim or 0
+    letter = k + k * (k + 1) // 2 if written.rule == "gradient" and not both else 0
     real = {"float32": "float", "float64": "double"}[dtype]
     return (
         f"typedef {real} hog_real;\n\n"
@@ -93,7 +94,8 @@ def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> s
             HOG_SINGLE=int(dtype == "float32"),
             HOG_SLOTS=max_degree,
             HOG_FEATURES=model.in_channels,
-            HOG_EDGE_FEATURES=model.edge_dim or 0,
+            HOG_EDGE_FEATURES=edges,
+            HOG_JOIN_FEATURES=edges * (1 + both),
             HOG_CHANNELS=k,
             HOG_LETTER=letter,
             HOG_NUMBERS=k + letter,
@@ -116,7 +118,7 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
     numbers = (
         "its embedding\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the "
         "upper triangle of a\n * curvature block"
-        if rule == "gradient"
+        if rule == "gradient" and not model.sees_both_sides(rule)
         else "its embedding"
     )
     return f"""\

@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hogwild_node import networks
+from hogwild_node import networks, soft
 from hogwild_node.c99.networks import Network, mlp
 from hogwild_node.c99.text import defined, literal, part, table
-from hogwild_node.model import ContractionModel, DenoisingModel, EnergyModel, NodeModel
+from hogwild_node.model import (
+    ContractionModel,
+    DenoisingModel,
+    EnergyModel,
+    NodeModel,
+    SoftModel,
+)
 from hogwild_node.rules.gradient import DAMPING
 
 
@@ -108,6 +114,32 @@ def denoising(model: DenoisingModel, dtype: str) -> Written:
     return Written("gradient", sizes, types, _encoder(model, dtype), part("denoising.c"))
 
 
+def soft_energy(model: SoftModel, dtype: str) -> Written:
+    """Soft energies."""
+    bias, slopes = model.tensors["conv.bias"], model.tensors["conv.slopes"]
+    (w,), (v,) = model.matrices
+    steepest, p = slopes.max(1, keepdims=True), model.in_channels + 1
+    sizes = defined(
+        HOG_SOFT=w.shape[0],
+        HOG_SOFT_WIDTH=literal(soft.WIDTH, dtype),
+        HOG_METROPOLIS=int(model.config["scaling"] == "metropolis"),
+        HOG_BETA=literal(model.config["beta"], dtype),
+        HOG_DAMPING=literal(DAMPING, dtype),
+    )
+    tables = {
+        "receiver": w, "sender": v, "low": slopes[:, 0], "high": slopes[:, 1],
+        "block": w.T @ (steepest * w) + v.T @ (steepest * v),
+        "own": bias[:, :p], "near": bias[:, p : 2 * p],
+    }  # fmt: skip
+    tables |= {} if model.edge_dim is None else {"edges": bias[:, 2 * p :]}
+    types = _structs(
+        edge_model="hog_real here, there, into[HOG_SOFT], out[HOG_SOFT];",
+        node_model="hog_real anchor[HOG_CHANNELS];", rule=_GRADIENT, work="",
+    )  # fmt: skip
+    code = "".join(table(f"hog_soft_{name}", x, dtype) for name, x in tables.items()) + "\n"
+    return Written("gradient", sizes, types, _encoder(model, dtype) + code, part("soft.c"))
+
+
 def contraction(model: ContractionModel, dtype: str) -> Written:
     """IGNN and EIGNN."""
     slope = literal(model.config.get("negative_slope", 0.0), dtype)
@@ -134,6 +166,7 @@ def _encoder(model: NodeModel, dtype: str) -> str:
 WRITERS: dict[type[NodeModel], Callable[..., Written]] = {
     EnergyModel: energy,
     DenoisingModel: denoising,
+    SoftModel: soft_energy,
     ContractionModel: contraction,
 }
 

@@ -5,7 +5,10 @@ int hog_init(hog_node *node, const hog_real *features)
     memset(node, 0, sizeof *node);
     node->residual = (hog_real)INFINITY;
     node->changed = HOG_JOINED;
-    return hog_set_features(node, features);
+    if (!hog_set_features(node, features)) return 0;
+    hog_pose(node);
+    hog_start(node);
+    return 1;
 }
 
 int hog_set_features(hog_node *node, const hog_real *features)
@@ -25,7 +28,7 @@ int hog_join(
     if (!(weight >= 0) || !isfinite(weight) || !(degree >= 1) || !isfinite(degree)) return 0;
     if (!hog_all_finite(features, HOG_FEATURES)) return 0;
 #if HOG_EDGE_FEATURES
-    if (!edge_features || !hog_all_finite(edge_features, HOG_EDGE_FEATURES)) return 0;
+    if (!edge_features || !hog_all_finite(edge_features, HOG_JOIN_FEATURES)) return 0;
 #else
     if (edge_features) return 0;
 #endif
@@ -40,7 +43,7 @@ int hog_join(
     near->degree = degree;
     hog_copy(features, HOG_FEATURES, near->features);
 #if HOG_EDGE_FEATURES
-    hog_copy(edge_features, HOG_EDGE_FEATURES, near->edge_features);
+    hog_copy(edge_features, HOG_JOIN_FEATURES, near->edge_features);
 #endif
     return 1;
 }
@@ -82,9 +85,9 @@ int hog_update(hog_node *node)
     hog_step(node);
     sound = hog_sound(node);
     if (!sound) { /* begin anew */
-        hog_zero(node->h, HOG_CHANNELS);
-        hog_zero(before, HOG_CHANNELS);
         hog_pose(node);
+        hog_start(node);
+        hog_copy(node->h, HOG_CHANNELS, before);
         hog_begin(node);
         hog_mend(node);
     }
