@@ -26,9 +26,9 @@ MODELS = {
     "attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=1.0),
     "normalised": lambda: EnergyGNN(3, out_channels=2, normalize=True, beta=1.0),
     "denoising": lambda: GSDGNN(3, out_channels=2),
-    "soft": lambda: drawn(SoftEnergyGNN(
-        3, out_channels=2, hidden_channels=3, edge_dim=2, condition=7.0
-    )),
+    "soft": lambda: drawn(
+        SoftEnergyGNN(3, out_channels=2, hidden_channels=3, edge_dim=2, condition=7.0)
+    ),
     "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
     "gcn": lambda: GCN(3, out_channels=2),
 }

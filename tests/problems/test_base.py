@@ -129,7 +129,7 @@ def test_block_bounds(name, seed, pairs, scale):
     """Norms of the blocks of the Hessian, also of several edges between two nodes and of loops."""
     problem = pairwise(name, seed, pairs, 5)
     h = scale * torch.randn(2, 2, 5, **DOUBLE)
-    dense = columns(problem.evaluate(h).hessian().apply, h).unflatten(1, (2, 5)).unflatten(3, (2, 5))
+    dense = columns(problem.evaluate(h).hessian().apply, h).view(2, 2, 5, 2, 5)
     norms = torch.linalg.matrix_norm(dense.permute(0, 2, 4, 1, 3), 2)
     r, q = (x.amax(1) for x in problem.block_bounds())
     room = 1.0 + 1e-9

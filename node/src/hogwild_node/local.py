@@ -27,8 +27,8 @@ class LocalEnergy(OnGraph, ABC):
     safeguard."""
     pairwise: bool = False
     r"""Whether the energies are sums of terms of single nodes and of terms of single edges,
-    :math:`e^i = \psi_i(h_i) + \sum_{j \in N(i)} \varphi_{ij}(h_i, h_j)`. A node can then compute both
-    sides of its edges (:class:`BothSides`)."""
+    :math:`e^i = \psi_i(h_i) + \sum_{j \in N(i)} \varphi_{ij}(h_i, h_j)`. A node can then compute
+    both sides of its edges (:class:`BothSides`)."""
 
     @abstractmethod
     def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:

@@ -23,12 +23,12 @@ bytes   type      field
 4       u32       CRC-32 of the 36 bytes before and of everything that follows
 ======  ========  ==============================================================================
 
-A hello goes on with the degree and the features as float64, and, where the receiver computes both
-sides of their edges, the features of the edge from the receiver to the sender. A data packet goes
-on with the numbers of the rule: the embedding (or the values of all layers), then the letter.
-Curvature blocks are symmetric, and only their upper triangles travel. With k = 2 and float32 a
-packet of gradient steps has 68 bytes (48 without a letter) and a packet of messages 124. With the rule ``"balls"`` a data packet goes on with
-words (:mod:`hogwild_node.flood`).
+A hello goes on with the degree and the features as float64, and, where nodes compute both sides of
+their edges, the features of the edge from the receiver to the sender. A data packet goes on with
+the numbers of the rule: the embedding (or the values of all layers), then the letter, if there is
+one. Curvature blocks are symmetric, and only their upper triangles travel. With k = 2 and float32
+a packet of gradient steps has 68 bytes (48 without a letter) and a packet of messages 124. With the
+rule ``"balls"`` a data packet goes on with words (:mod:`hogwild_node.flood`).
 
 **Who takes part.** A neighbour takes part if the agent has heard from it within the lease, and the
 neighbour's newest packet acknowledges the agent's incarnation: both then hear each other. The two

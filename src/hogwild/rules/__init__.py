@@ -139,8 +139,9 @@ def sends_letters(
 ) -> bool:
     """Whether packets of energies hold gradients: nodes of a pairwise energy that make gradient
     steps compute both sides of their edges."""
-    alone = isinstance(problem, Objective) and choose(problem, rule, step) == "gradient"
-    return not (alone and problem.node.pairwise)
+    if not isinstance(problem, Objective) or choose(problem, rule, step) != "gradient":
+        return True
+    return not problem.node.pairwise
 
 
 def choose(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, is_number
 from hogwild.problems.base import Objective
-from hogwild_node.local import BothSides
+from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.momentum import MomentumRule
 
@@ -42,7 +42,8 @@ def certified_bounds(problem: Objective, letters: bool) -> tuple[Tensor, Tensor]
 
 
 def certified_steps(problem: Objective, age: int, letters: bool = True) -> Tensor:
-    r"""Steps :math:`\theta / (\tfrac12 r_i + D' q_i)` [R, k, N] for embeddings up to ``age`` old."""
+    r"""Steps :math:`\theta / (\tfrac12 r_i + D' q_i)` [R, k, N] for embeddings up to ``age``
+    old."""
     rows, apart = certified_bounds(problem, letters)
     return (THETA if letters else ONE_HOP) / (0.5 * rows + age * apart)
 
@@ -76,9 +77,10 @@ def gradient_rule(
             moves is posed to each node by what the node heard, so that only this node knows it.
     """
     check_step(step)
-    everyone, node = problem.graph.everyone, problem.node
-    if node.pairwise and not (moving or letters):
-        node = BothSides(node, problem.graph.src, problem.graph.reverse)
+    graph, everyone = problem.graph, problem.graph.everyone
+    node: LocalEnergy | BothSides = problem.node
+    if problem.node.pairwise and not (moving or letters):
+        node = BothSides(problem.node, graph.src, graph.reverse)
     if step == "momentum":
         return MomentumRule(node, everyone, problem.channels)
     rate: Tensor | float | None = None

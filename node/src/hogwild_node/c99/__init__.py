@@ -48,8 +48,8 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
     if writer is None:
         raise ModelFileError(
             f"a model of kind {file.config['kind']!r} cannot be written in C; expected an energy "
-            f"(EnergyGNN, SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run this "
-            f"model with hogwild-agent"
+            f"(EnergyGNN, SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of "
+            f"these, or run this model with hogwild-agent"
         )
     if node_models.GUESS in model.tensors:
         raise ModelFileError(

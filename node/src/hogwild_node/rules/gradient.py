@@ -65,15 +65,17 @@ class GradientRule(Rule):
         bounded: bool = False,
         damping: float = DAMPING,
     ) -> None:
-        self.model, self.everyone, self.channels = model, everyone, channels
+        self.both = model if isinstance(model, BothSides) else None
+        self.model: LocalEnergy = model.energy if isinstance(model, BothSides) else model
+        self.everyone, self.channels = everyone, channels
         self.rate, self.bounded, self.damping = rate, bounded, damping
         self.auto = rate is None
         extra = channels if self.auto else 1 if bounded else 0
-        self.letter = 0 if isinstance(model, BothSides) else channels * (1 + extra)
+        self.letter = 0 if self.both else channels * (1 + extra)
 
     def pose(self, model: LocalEnergy) -> None:
-        both = isinstance(self.model, BothSides)
-        self.model = replace(self.model, energy=model) if both else model
+        self.model = model
+        self.both = replace(self.both, energy=model) if self.both else None
 
     # -- private memory, one column a node ---------------------------------------------------------
 
@@ -111,12 +113,12 @@ class GradientRule(Rule):
         """Recompute the gradients and blocks of the nodes' energies; returns the letters."""
         xp, (r, k) = namespace(h), h.shape[:2]
         inbox = at.own_view(h, inbox)
-        if isinstance(self.model, BothSides):
+        if self.both is not None:
             if self.auto:
-                own, block = self.model.curvature(h, inbox, at)
+                own, block = self.both.curvature(h, inbox, at)
                 self.block = at.put(self.block, xp.reshape(block, (r, k * k, at.size)))
             else:
-                own = self.model.gradient(h, inbox, at)
+                own = self.both.gradient(h, inbox, at)
             self.own = at.put(self.own, own)
             return None
         blocks: Array | None = None

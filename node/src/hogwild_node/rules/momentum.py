@@ -94,7 +94,7 @@ class MomentumRule(GradientRule):
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
     ) -> tuple[Array, Array | None]:
-        if isinstance(self.model, BothSides):
+        if self.both is not None:
             self.refresh(h, inbox, at)
             return self.moved(h, at.at_nodes(self.own), 0.0, at), None
         own, _ = to_self(*self.model.local(h, at.own_view(h, inbox), at), at)
