@@ -121,6 +121,15 @@ def test_gradient_steps_of_pairwise_energies_send_embeddings_only(name):
     assert all(agent.read().state is State.SETTLED for agent in swarm.agents.values())
 
 
+def test_half_precision():
+    """Answers are off by what neighbours do not hear, about a per cent."""
+    swarm = Swarm(MODELS["soft"](), cycle(6), 6, rule="gradient", precision="float16")
+    swarm.run(30.0)
+    assert 1e-5 < swarm.error() < 0.03
+    assert swarm.agents[0].format.data_size == 40 + 2 * 3
+    assert all(agent.read().state is State.SETTLED for agent in swarm.agents.values())
+
+
 def test_loss_and_skewed_clocks():
     """30 % of packets are lost, and every clock starts elsewhere and shows another time."""
     swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(6), 6, loss=0.3, delay=(0.05, 0.15))

@@ -2,17 +2,21 @@
 
 import math
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
+from c_nodes import filed
 from helpers import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_swarm import Swarm, sealed
 
-from hogwild import EnergyGNN
+from hogwild import GSDGNN, EnergyGNN, SoftEnergyGNN
+from hogwild_node import model as node_models
 from hogwild_node.agent import Agent
-from hogwild_node.packets import DATA, HEADER, HELLO, RULES, BadPacket, Format
+from hogwild_node.packets import DATA, HEADER, HELLO, PRECISIONS, RULES, BadPacket, Format
+from hogwild_node.registers import Registers
 
 NAME = "0123456789abcdef"
 GRADIENT = Format(NAME, "gradient", 3, 2, 6, 2, 2)
@@ -35,6 +39,36 @@ def test_sizes_are_those_that_are_promised():
     assert HEADER.size == 40
     assert GRADIENT.data_size == 68
     assert MESSAGES.data_size == 124
+
+
+PACKETS = {
+    "gradient steps, `SoftEnergyGNN` and `GSDGNN`": ("gradient", (SoftEnergyGNN, GSDGNN)),
+    "gradient steps, `EnergyGNN`": ("gradient", (EnergyGNN,)),
+    "messages": ("messages", (SoftEnergyGNN, GSDGNN, EnergyGNN)),
+}
+
+
+@pytest.mark.parametrize("what", PACKETS)
+def test_the_documented_table_of_sizes(what):
+    """The bytes that agents send, with 2, 8 and 64 channels and in every precision."""
+    rule, models = PACKETS[what]
+    text = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")
+    for make in models:
+        cells = []
+        for k in (2, 8, 64):
+            file = filed(make(3, out_channels=1, hidden_channels=k))
+            packets = [
+                Registers(
+                    node_models.of(file), rule, np.zeros(3), precision=precision, tolerance=1.0,
+                    h=None,
+                ).format
+                for precision in PRECISIONS
+            ]  # fmt: skip
+            said, letter = drawn(packets[0])
+            for form in packets:
+                assert len(form.data(form.header(1), said, letter)) == form.data_size
+            cells.append(", ".join(f"{form.data_size:,}" for form in packets))
+        assert f"| {what} | {' | '.join(cells)} |" in text
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -55,7 +55,7 @@ from hogwild_node.errors import SetupError
 from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Header, behind
+from hogwild_node.packets import DATA, HALF, HELLO, PRECISIONS, WORD, BadPacket, Header, behind
 from hogwild_node.reading import Reading, State
 from hogwild_node.registers import Registers
 from hogwild_node.transport import Transport
@@ -102,7 +102,7 @@ class Agent:
         rule: ``"auto"`` or one of the model's rules.
         radius: With ``rule="balls"``: the hops within which the agent solves for others, too, the
             same at all agents; ``None``: for everybody.
-        precision: Numbers in packets: ``"float32"`` or ``"float64"``.
+        precision: Numbers in packets: ``"float16"``, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone.
         on_silence: ``"drop"`` or ``"hold"``.
         tolerance: The residual up to which the agent counts as settled; by default the model's
@@ -136,8 +136,8 @@ class Agent:
     ) -> None:
         if on_silence not in ("drop", "hold"):
             raise SetupError(f"on_silence={on_silence!r}; expected 'drop' or 'hold'")
-        if precision not in ("float32", "float64"):
-            raise SetupError(f"precision={precision!r}; expected 'float32' or 'float64'")
+        if precision not in PRECISIONS:
+            raise SetupError(f"precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
         if not lease > 0 or not settle_after > 0:
             raise SetupError(
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"

@@ -35,6 +35,8 @@ from hogwild_node.rules.overwriting import OverwritingRule
 from hogwild_node.soft import Soft
 from hogwild_node.star import Star
 
+LEAST = {"float16": 1e-3, "float32": 1e-4, "float64": 1e-8}
+"""The least residuals up to which nodes count as settled, with packets of each precision."""
 Local = LocalEnergy | LocalMap | GCN
 
 
@@ -149,8 +151,7 @@ class NodeModel(ABC):
 
     def tolerance(self, precision: str) -> float:
         """The residual up to which a node counts as settled, with packets of this precision."""
-        found = self.config.get("tolerance", {"float32": 1e-4, "float64": 1e-8})
-        return float(found[precision])
+        return float((LEAST | self.config.get("tolerance", {}))[precision])
 
     def pose(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
         """What a node with features ``x`` [p] and these neighbours computes by this rule."""

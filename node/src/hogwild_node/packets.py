@@ -9,7 +9,7 @@ bytes   type      field
 ======  ========  ==============================================================================
 1       u8        version of this format
 1       u8        kind: 0 hello, 1 data
-1       u8        rule, and bytes of a number (4 or 8)
+1       u8        rule, and bytes of a number (2, 4 or 8)
 1       u8        width k of an embedding (255: 255 or more)
 4       u32       the model: the first half of its name
 4       u32       incarnation of the sender: a random number from 1 on, drawn when the agent starts
@@ -77,6 +77,8 @@ HELLO, DATA = 0, 1
 RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting", "balls")
 FIELDS, CHECK = struct.Struct("<BBBBIIIIHHdf"), struct.Struct("<I")
 HEADER = struct.Struct(FIELDS.format + CHECK.format[1:])
+PRECISIONS = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}
+"""Numbers in packets of data, by name."""
 WORD, HALF = 1 << 32, 1 << 16
 LATEST = 1e12
 """Times from this on, in seconds, are no times: 30,000 years."""
@@ -130,7 +132,7 @@ class Format:
         letter: Numbers of a letter.
         block: Width k of the curvature block at the end of a letter; 0: there is none.
         width: Width k of an embedding.
-        precision: ``"float32"`` or ``"float64"``.
+        precision: One of ``PRECISIONS``.
     """
 
     model: str
@@ -144,7 +146,7 @@ class Format:
 
     @property
     def number(self) -> np.dtype[np.floating]:
-        return np.dtype("<f4" if self.precision == "float32" else "<f8")
+        return np.dtype(PRECISIONS[self.precision])
 
     @property
     def floods(self) -> bool:
