@@ -260,7 +260,7 @@ def test_a_warm_restart(tmp_path):
         ({"features": [1.0, 2.0, math.nan]}, "finite"),
         ({"features": "x"}, "expected numbers"),
         ({"on_silence": "wait"}, "'drop' or 'hold'"),
-        ({"precision": "float16"}, "float32"),
+        ({"precision": "float8"}, "float16, float32, float64"),
         ({"lease": 0.0}, "positive seconds"),
         ({"rule": "caching"}, "does not fit this model"),
         ({"h": [1.0]}, "expected 2 finite numbers"),

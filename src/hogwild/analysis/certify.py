@@ -12,12 +12,14 @@ exchange. With steps :math:`\alpha_i = a_i / r_i`, :math:`\underline a \le a_i \
 .. math::
     \Phi(t + S) \le \frac{1}{1 + c/C}\, \Phi(t - D'), \qquad
     c = \frac1{\overline a} - \frac12 - D', \quad
-    C = \frac{1}{\mu}\Bigl(\frac1{\underline a^2} + D' + S\Bigr) + \frac{D'}{2}, \quad
+    C = \frac{1}{2\mu}\Bigl(\frac1{\underline a} + \sqrt{D' + S}\Bigr)^2 + \frac{D'}{2}, \quad
     \mu = \frac{\beta}{\max_i r_i},
 
 with :math:`\Phi \ge E - E^*`. This replaces the paper's Proposition 2, whose bound on the step
 shrinks with the gradient, so that no step satisfies it. Runs with ``step="auto"`` are observed to
-converge, and nothing is proved about them.
+converge, and nothing is proved about them. Where nodes compute both sides of their edges
+(:class:`~hogwild_node.local.BothSides`), only the couplings between nodes count, and they are D
+ticks old: steps are larger, and the rate follows from the condition number.
 
 *The same near the answer*: the true Hessian there, and a bound on its change, give a rate in a ball
 (:mod:`hogwild.analysis.local`).

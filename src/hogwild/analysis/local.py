@@ -17,7 +17,8 @@ holds with these numbers, once all embeddings of the last 2D' ticks are within
                      - \alpha_a D' P_{aa} (P w)_a\Bigr) > 0,
 
 the error :math:`\max_a |h_a - h^*_a| / w_a` shrinks by :math:`1 - \min_a \alpha_a \delta_a` every
-2D' + S ticks, once it has been at most ρ for 2D' ticks.
+2D' + S ticks, once it has been at most ρ for 2D' ticks. Where nodes compute both sides of their
+edges, their own embeddings are not old: the last term vanishes, and D + S ticks are enough.
 """
 
 from __future__ import annotations
