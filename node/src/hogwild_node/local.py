@@ -121,12 +121,13 @@ class BothSides:
         [R, k, A] and what they heard, ``inbox`` [R, k, E']."""
         return _gathered(*self.energy.local(*self._around(h, inbox, at)), at)
 
-    def curvature(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:
-        """:meth:`gradient`, and the nodes' blocks of the Hessian in majorising curvatures,
-        [R, k, k, A]."""
+    def block(self, like: Array, at: Star) -> Array:
+        """The nodes' blocks of the Hessian in curvatures that bound the growth of the energy
+        everywhere, [R, k, k, A]; ``like`` are embeddings of this shape and type, [R, k, A]."""
+        xp = namespace(like)
+        h, inbox = xp.zeros_like(like), xp.filled((*like.shape[:2], at.degree), 0.0, like)
         found = self.energy.quadratic(*self._around(h, inbox, at), majorise=1.0)
-        block = _gathered(found.b, found.toward_curvature(), at)
-        return _gathered(found.own, found.toward, at), block
+        return _gathered(found.b, found.toward_curvature(), at)
 
     def _around(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array, Star]:
         xp, both = namespace(h), at.with_senders(self.senders, self.reverse)

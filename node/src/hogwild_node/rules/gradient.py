@@ -12,7 +12,7 @@ holds :math:`(h_j, g_{ji})`. An update is
 of its edges (:class:`~hogwild_node.local.BothSides`). The packet from j to i holds :math:`h_j`
 alone, and an update is :math:`h_i \leftarrow h_i - A_i \nabla_i E(h_i, \{h_j(\tau^i_j)\})`: all
 that it reads is the present embedding of the node, and embeddings one packet old. The block below
-is then computed by the node, too.
+is then computed by the node, once: its curvatures hold everywhere.
 
 The step :math:`A_i` is one of three:
 
@@ -75,7 +75,9 @@ class GradientRule(Rule):
 
     def pose(self, model: LocalEnergy) -> None:
         self.model = model
-        self.both = replace(self.both, energy=model) if self.both else None
+        if self.both is not None:
+            self.both = replace(self.both, energy=model)
+            self._bound(self.own)
 
     # -- private memory, one column a node ---------------------------------------------------------
 
@@ -88,7 +90,14 @@ class GradientRule(Rule):
             self.last = xp.zeros_like(h)
         if self.bounded:
             self.rows = xp.zeros_like(h)
+        self._bound(h)
         return self.refresh(h, inbox, self.everyone)
+
+    def _bound(self, h: Array) -> None:
+        """Compute the blocks of nodes that know both sides of their edges, once and for all."""
+        if self.both is not None and self.auto:
+            block = self.both.block(h, self.everyone)
+            self.block = namespace(h).reshape(block, (h.shape[0], -1, h.shape[2]))
 
     def forget(self, nodes: Array) -> None:
         self.own[..., nodes] = 0.0
@@ -101,7 +110,8 @@ class GradientRule(Rule):
         # the jump of its gradient for a step that was too large.
         self.own = carry(self.own, before.own, kept.same)
         if self.auto:
-            self.block = carry(self.block, before.block, kept.same)
+            if self.both is None:
+                self.block = carry(self.block, before.block, kept.same)
             self.last = carry(self.last, before.last, kept.same)
             self.trust = carry(self.trust, before.trust, kept.nodes)
         if self.bounded:
@@ -111,20 +121,16 @@ class GradientRule(Rule):
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array | None:
         """Recompute the gradients and blocks of the nodes' energies; returns the letters."""
-        xp, (r, k) = namespace(h), h.shape[:2]
+        xp = namespace(h)
         inbox = at.own_view(h, inbox)
         if self.both is not None:
-            if self.auto:
-                own, block = self.both.curvature(h, inbox, at)
-                self.block = at.put(self.block, xp.reshape(block, (r, k * k, at.size)))
-            else:
-                own = self.both.gradient(h, inbox, at)
-            self.own = at.put(self.own, own)
+            self.own = at.put(self.own, self.both.gradient(h, inbox, at))
             return None
         blocks: Array | None = None
         if self.auto:
             model = self.model.quadratic(h, inbox, at, majorise=1.0)
             own, letters = model.own, model.toward
+            r, k = h.shape[:2]
             block, blocks = (
                 xp.reshape(x, (r, k * k, x.shape[-1])) for x in (model.b, model.toward_curvature())
             )
