@@ -9,6 +9,7 @@ import torch
 from certified import CERTIFIED, data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_nodes import pairwise
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
 from hogwild.analysis.certificate import counted
@@ -20,6 +21,7 @@ from hogwild.executors.simulated import Simulation
 from hogwild.linalg.spectrum import matrices, spectrum
 from hogwild.rules import gradient_rule
 from hogwild.rules.steps import certified_steps
+from hogwild.solvers import Newton, solve
 from hogwild.testing.problems import Quadratic, random_graph
 
 
@@ -106,6 +108,41 @@ def test_dominated_runs_shrink_in_the_weighted_norm(seed, stagger, delay):
             simulation.step()
             assert norm() <= limit + 1e-12
         limit *= found.rate
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 2))
+def test_both_theorems_without_letters(seed, stagger, delay):
+    """Nodes of a pairwise energy compute both sides of their edges: their own embeddings are not
+    old, and the largest certified steps are as long as the theorem on dominance allows."""
+    problem = pairwise("gsd", seed, [(0, 1), (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)
+    answer = solve(problem, Newton(atol=1e-12), problem.start()).value
+    limits = spectrum(
+        matrices(problem.evaluate(answer).hessian()), problem.convexity(), problem.lipschitz()
+    )
+    around = Around(problem, answer, limits, letters=False)
+    most, least = around.hessians[1][0], problem.evaluate(answer).value  # both replicas have it
+    w = dominance(most.diagonal(), split(most)[1]).weights
+    longest = 1.0 / float(most.diagonal().max())
+    descent = around.descent(None, delay, stagger)
+    dominated = around.dominated(longest, delay, stagger)
+    assert dominated.period == delay + stagger
+    for found, step in ((descent, descent.step), (dominated, longest)):
+        schedule = Schedule(problem.graph, stagger=stagger, delay=delay, seed=seed)
+        simulation = Simulation(gradient_rule(problem, step), schedule, answer + 1.0)
+        sizes = []
+        for _ in range(8 * found.period):
+            off = flat(simulation.h - answer)
+            gap = float((problem.evaluate(simulation.h).value - least).sum())
+            sizes.append(gap if found is descent else float((np.abs(off) / w).max()))
+            simulation.step()
+        if found is dominated:
+            limit = sizes[0]
+            for t in range(found.period + 1, len(sizes)):  # no node has a turn at tick 0
+                limit *= found.rate if (t - 1) % found.period == 0 else 1.0
+                assert sizes[t] <= limit + 1e-12
+        else:
+            assert sizes[-1] <= sizes[0] * found.rate**7 + 1e-12
 
 
 def test_the_certificate_of_gradient_steps_speaks_of_the_answer():
