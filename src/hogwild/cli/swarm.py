@@ -49,9 +49,7 @@ class Options(Trained):
         "graph if it has at most 256 nodes",
         group=NODES,
     )
-    precision: str = option(
-        "float32", "numbers in packets", group=NODES, choices=tuple(PRECISIONS)
-    )
+    precision: str = option("float32", "numbers in packets", group=NODES, choices=tuple(PRECISIONS))
     rate: float | None = option(
         None, "turns of an agent a second; by default 50, or what this machine can do", group=NODES
     )
