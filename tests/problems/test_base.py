@@ -126,12 +126,22 @@ def test_a_subgraph_is_another_problem(name):
     st.sampled_from([0.0, 1.0, 30.0]),
 )
 def test_block_bounds(name, seed, pairs, scale):
-    """Norms of the blocks of the Hessian, also of several edges between two nodes and of loops."""
+    """H ≤ diag(r), and the norms of its blocks between nodes are at most diag(q) in the same sense,
+    also with several edges between two nodes and with loops."""
     problem = pairwise(name, seed, pairs, 5)
     h = scale * torch.randn(2, 2, 5, **DOUBLE)
-    dense = columns(problem.evaluate(h).hessian().apply, h).view(2, 2, 5, 2, 5)
-    norms = torch.linalg.matrix_norm(dense.permute(0, 2, 4, 1, 3), 2)
-    r, q = (x.amax(1) for x in problem.block_bounds())
-    room = 1.0 + 1e-9
-    assert bool((norms.sum(2) <= room * r).all())
-    assert bool((norms.sum(2) - norms.diagonal(dim1=1, dim2=2) <= room * q + 1e-9).all())
+    dense = columns(problem.evaluate(h).hessian().apply, h)
+    r, q = (x.expand_as(h) for x in problem.block_bounds())
+    root = r.flatten(1).rsqrt()
+    assert float(torch.linalg.eigvalsh(root[:, :, None] * dense * root[:, None]).max()) <= 1 + 1e-9
+    norms = torch.linalg.matrix_norm(dense.view(2, 2, 5, 2, 5).permute(0, 2, 4, 1, 3), 2)
+    norms = norms - torch.diag_embed(norms.diagonal(dim1=1, dim2=2))
+    alone = q[:, 0] == 0.0
+    assert bool((norms.sum(2)[alone] == 0.0).all())
+    root = torch.where(alone, 1.0, q[:, 0]).rsqrt()
+    apart = root[:, :, None] * norms * root[:, None]
+    assert float(torch.linalg.matrix_norm(apart, 2).max()) <= 1 + 1e-9
+    if name == "soft":
+        top = problem.lipschitz()[:, :, None]
+        assert bool((r <= top * (1 + 1e-9)).all())
+        assert bool((q <= 0.5 * (top - problem.local.beta) * (1 + 1e-9)).all())

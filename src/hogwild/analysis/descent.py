@@ -16,7 +16,7 @@ class Descent:
 
     Where nodes compute both sides of their edges (``apart``, q), the theorem on one hop holds: only
     what a node reads of others is old, and :math:`\rho = \max_i q_i / r_i`. With letters
-    :math:`\rho = 1`.
+    :math:`\rho = 1`, and r are row sums.
     """
 
     rows: Tensor  # r, [R, k, N]
@@ -82,21 +82,23 @@ class Descent:
             + \rho \frac{D'}{2},
 
         and :math:`\|h - h^*\|^2 \le 2 \Phi / \beta`. Views wrong by δ make a gradient wrong by at
-        most :math:`\delta r_a`, and each of the letters it is the sum of adds δ. Without letters it
-        is wrong by at most :math:`\delta q_a`.
+        most :math:`\delta r_a`, and each of the letters it is the sum of adds δ. Without letters
+        :math:`\bar\epsilon^2 \le \rho \delta^2 \sum_a q_a`.
         """
         wrong = error * (self.rows + self.graph.in_degree.to(self.rows.dtype))
-        wrong = wrong if self.apart is None else error * self.apart
         square = self.graph.sum((wrong.square() / self.rows).sum(1))
+        if self.apart is not None:
+            square = self.share * error**2 * self.graph.sum(self.apart.sum(1))
         c, age, stagger = self.margin, self.age, self.stagger
         big = 1.5 * self._window() / self.mu + 0.5 * self.share * age
         gap = square * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
         return float((2.0 * gap / self.beta).sqrt().max())
 
-    def tracking(self, drift: float) -> float:
+    def tracking(self, drift: float, rows: Tensor) -> float:
         r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
-        the energy by at most :math:`d\, r_a` in every entry, d being the ``drift``: with
-        :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a r_a`,
+        the energy by at most :math:`d R_a` in every entry, d being the ``drift`` and R bounds on the
+        absolute row sums of the Hessian, ``rows``: with
+        :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a R_a^2 / r_a`,
         :math:`b = \bar\gamma \sqrt{2 / \mu}`, :math:`e = D' \bar\gamma / \sqrt{2c}`,
         :math:`A = 2C' / c` and C' of :meth:`near`,
 
@@ -109,7 +111,7 @@ class Descent:
         ("The mathematics").
         """
         window, c, mu = self.age + self.stagger, self.margin, self.mu
-        gamma = drift * self.graph.sum(self.rows.sum(1)).sqrt()  # [R, G]
+        gamma = drift * self.graph.sum((rows.square() / self.rows).sum(1)).sqrt()  # [R, G]
         b, e = gamma * (2.0 / mu).sqrt(), self.age * gamma / (2.0 * c).sqrt()
         big = 1.5 * self._window() / mu + 0.5 * self.share * self.age
         w = 2.0 * big / c * window + self.stagger

@@ -133,7 +133,7 @@ def _gradient(
         updates=needed,
     )
     if drift is not None:
-        limit = descent.tracking(drift)
+        limit = descent.tracking(drift, problem.row_bounds())
         proved.constants["largest_entry"], remark = worth(limit, h)
         proved = replace(proved, tracking=limit, reason=proved.reason + remark)
     return proved.under(settings)

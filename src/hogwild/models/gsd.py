@@ -240,8 +240,8 @@ class GSDProblem(Objective):
         return 2.0 * self.gamma + 2.0 * self.beta * (1.0 - self.own + around)
 
     def block_bounds(self) -> tuple[Tensor, Tensor]:
-        rows = self.row_bounds()  # blocks are multiples of the identity
-        return rows, rows - 2.0 * self.gamma - 2.0 * self.beta * (1.0 - self.own)
+        apart = 2.0 * self.beta * (1.0 - self.own) * torch.ones_like(self.target)
+        return 2.0 * self.gamma + 2.0 * apart, apart
 
     def weights(self) -> Tensor:
         return self.root.reciprocal()

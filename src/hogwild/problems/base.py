@@ -288,10 +288,12 @@ class CertifiedObjective(ABC):
         :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
 
     def block_bounds(self) -> tuple[Tensor, Tensor]:
-        r"""Of a pairwise energy, bounds on the row sums of the spectral norms of the blocks of the
-        Hessian, :math:`r_i \ge \sum_j \sup_h \|\nabla^2_{ij} E\|_2`, and on the part of them
-        that belongs to other nodes, :math:`q_i \ge \sum_{j \ne i}`, [R, 1 or k, N] each. The
-        default are the row sums of entries."""
+        r"""Of a pairwise energy, the r and the q of the theorem on one hop, [R, 1 or k, N] each:
+        :math:`\nabla^2 E \preceq \operatorname{diag}(r)` everywhere, and with bounds on the norms of
+        the blocks between different nodes, :math:`Q_{ij} \ge \sum_e \sup_h \|\nabla^2_{ij}
+        \varphi_e\|_2`, the matrix :math:`\operatorname{diag}(q)^{-1/2} Q
+        \operatorname{diag}(q)^{-1/2}` has a spectral norm of at most one. The default are the row
+        sums of entries."""
         rows = self.row_bounds()
         return rows, rows
 

@@ -131,14 +131,12 @@ class Pairwise(Objective):
         return rows.expand(self.replicas, k, -1)
 
     def block_bounds(self) -> tuple[Tensor, Tensor]:
-        # Of a matrix between 0 and b the halves off the diagonal have norms of at most b / 2; if
-        # it is of a function of a difference, then those on the diagonal, too.
+        # The blocks off the diagonal of a matrix between 0 and b have norms of at most b / 2.
         (_, a, b), graph = self.constants, self.graph
         apart = (graph.src != graph.dst).to(self._like.dtype)
         one = torch.ones_like(apart)
         q = 0.5 * b * (graph.received(apart) + graph.sent(apart))
-        own = (0.5 if self.differences else 1.0) * b
-        r = a + (own + 0.5 * b) * (graph.received(one) + graph.sent(one))
+        r = a + b * (graph.received(one) + graph.sent(one))
         return r.expand(self.replicas, 1, -1), q.expand(self.replicas, 1, -1)
 
     @cached_property

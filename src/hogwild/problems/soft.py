@@ -79,20 +79,19 @@ class SoftProblem(Objective):
 
     def block_bounds(self) -> tuple[Tensor, Tensor]:
         p, graph, n = self.local, self.graph, self.graph.num_nodes
-        left, right = p.receiver * p.steepest, p.sender * p.steepest
 
         def norm(a: Tensor, b: Tensor) -> Tensor:
-            return torch.linalg.matrix_norm(a.mT @ b, 2)[:, None, None]
+            return torch.linalg.matrix_norm((p.steepest * a).mT @ b, 2)[:, None, None]
 
-        across = norm(left, p.sender) * (p.weight * p.here * p.there)
-        apart = torch.where(graph.src == graph.dst, 0.0, across)
-        own = norm(left, p.receiver) * (p.weight * p.here**2)
-        sent = norm(right, p.sender) * (p.weight * p.there**2)
+        here, there = norm(p.receiver, p.receiver), norm(p.sender, p.sender)
+        share = norm(p.receiver, p.sender) / (here * there).sqrt().clamp_min(1e-300)
 
-        def summed(received: Tensor, sent: Tensor) -> Tensor:
-            return scatter(received, graph.dst, n) + scatter(sent, graph.src, n)
+        def summed(weight: Tensor) -> Tensor:
+            own, sent = here * (weight * p.here**2), there * (weight * p.there**2)
+            return scatter(own, graph.dst, n) + scatter(sent, graph.src, n)
 
-        return p.beta + summed(own + across, sent + across), summed(apart, apart)
+        apart = torch.where(graph.src == graph.dst, 0.0, p.weight)
+        return p.beta + 2.0 * summed(p.weight), share.clamp_max(1.0) * summed(apart)
 
     def lipschitz(self) -> Tensor:
         r""":math:`\beta + 4 \max_a v_a` (:mod:`hogwild.models.soft`), [R, G]."""

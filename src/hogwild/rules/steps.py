@@ -4,7 +4,7 @@ r"""Step sizes of gradient steps, by name.
 * ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
   and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
   gradient used. Where nodes compute both sides of their edges, :math:`\theta' / (\tfrac12 r_i + D
-  q_i)` with bounds on norms of blocks (:meth:`~hogwild.problems.Objective.block_bounds`).
+  q_i)` with other bounds (:meth:`~hogwild.problems.Objective.block_bounds`).
   Convergence is proved in the documentation ("Asynchrony", "The mathematics").
 * ``"auto"``: the inverse of the node's own curvature block, damped
   (:mod:`hogwild_node.rules.gradient`).
