@@ -96,8 +96,8 @@ class Descent:
 
     def tracking(self, drift: float, rows: Tensor) -> float:
         r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
-        the energy by at most :math:`d R_a` in every entry, d being the ``drift`` and R bounds on the
-        absolute row sums of the Hessian, ``rows``: with
+        the energy by at most :math:`d R_a` in every entry, d being the ``drift`` and R bounds on
+        the absolute row sums of the Hessian, ``rows``: with
         :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a R_a^2 / r_a`,
         :math:`b = \bar\gamma \sqrt{2 / \mu}`, :math:`e = D' \bar\gamma / \sqrt{2c}`,
         :math:`A = 2C' / c` and C' of :meth:`near`,

@@ -289,8 +289,8 @@ class CertifiedObjective(ABC):
 
     def block_bounds(self) -> tuple[Tensor, Tensor]:
         r"""Of a pairwise energy, the r and the q of the theorem on one hop, [R, 1 or k, N] each:
-        :math:`\nabla^2 E \preceq \operatorname{diag}(r)` everywhere, and with bounds on the norms of
-        the blocks between different nodes, :math:`Q_{ij} \ge \sum_e \sup_h \|\nabla^2_{ij}
+        :math:`\nabla^2 E \preceq \operatorname{diag}(r)` everywhere, and with bounds on the norms
+        of the blocks between different nodes, :math:`Q_{ij} \ge \sum_e \sup_h \|\nabla^2_{ij}
         \varphi_e\|_2`, the matrix :math:`\operatorname{diag}(q)^{-1/2} Q
         \operatorname{diag}(q)^{-1/2}` has a spectral norm of at most one. The default are the row
         sums of entries."""
