@@ -11,7 +11,7 @@ from hogwild import Inputs
 
 def exact(model, data):
     """The exact embeddings for the features as the model standardises them, in float64."""
-    twin, inputs = copy.deepcopy(model).double(), model.features(Inputs.of(data))
+    twin, inputs = copy.deepcopy(model).double(), model.encoded(Inputs.of(data))
     twin.conv.solver = replace(twin.conv.solver, atol=1e-14)
     twin.conv.on_failure, twin.conv.solve_dtype = "ignore", torch.float64
     with torch.no_grad(), on_torch():

@@ -46,6 +46,7 @@ from hogwild.cluster import Disorder, infer, tiles
 from hogwild.errors import HogwildError
 from hogwild.models import Kind
 from hogwild.models.export import export
+from hogwild.models.soft import Slow
 from hogwild.problems import streamed
 from hogwild.problems.streamed import StreamedEnergy
 from hogwild.solvers import LinearSolver
@@ -59,12 +60,28 @@ from hogwild_node.transports.memory import MemoryNetwork
 
 # -- models and data -------------------------------------------------------------------------------
 
+
+def soft(*sizes, **options):
+    """Soft energies with node-local terms, away from their start, where they are quadratic. Dropout
+    is off in evaluation."""
+    model = SoftEnergyGNN(
+        *sizes, hidden_channels=3, width=4, condition=11.0, local_channels=1, widths=(3,),
+        norm="layer", dropout=0.5, **options,
+    )  # fmt: skip
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, Slow):
+                part.change.normal_(0.0, 0.5)
+    return model
+
+
 MODELS = {
     "edge": EnergyGNN,
     "node": lambda *a, **o: EnergyGNN(*a, message="node", **o),
     "levels": lambda *a, **o: EnergyGNN(*a, num_layers=2, **o),
     "gsd": GSDGNN,
-    "soft": lambda *a, **o: SoftEnergyGNN(*a, hidden_channels=2, condition=11.0, **o),
+    "soft": lambda *a, **o: soft(*a, encoder=(5, 4), **o),
+    "soft levels": lambda *a, **o: soft(*a, num_layers=2, jk="cat", **o),
     "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
     "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
     "closed": EIGNN,
@@ -75,13 +92,20 @@ MODELS = {
     "gat": lambda *a, **o: GAT(*a, num_layers=2, **o),
 }
 PICNN = ("edge", "node", "levels")
-ENERGIES = (*PICNN, "gsd", "soft")
+SOFT = ("soft", "soft levels")
+STACKS = ("levels", "soft levels")
+ENERGIES = (*PICNN, "gsd", *SOFT)
 MAPS = ("ignn", "eignn", "closed", "max", "scarselli")
 LAYERS = ("gcn", "gat")
 BARE = ("ignn", "eignn", "closed", "gcn")
 """Models beside energies that agents run."""
 SUMS = ("sum", "mean", "normalised", "heads", "averaged heads")
 """How a node sums up what it hears: option ``aggr``, ``normalize`` or ``heads``."""
+SOFT_SUMS = {
+    "sum": {"aggr": "sum", "max_degree": 2}, "mean": {"aggr": "mean"},
+    "normalised": {"aggr": "symmetric"}, "heads": {"heads": 2},
+}  # fmt: skip
+"""The same of soft energies."""
 
 OPTIONS = {
     "model": tuple(MODELS),
@@ -96,7 +120,8 @@ OPTIONS = {
 }
 
 IMPOSSIBLE = [
-    {"model": tuple(m for m in MODELS if m not in PICNN), "sums": SUMS[1:]},
+    {"model": tuple(m for m in MODELS if m not in (*PICNN, *SOFT)), "sums": SUMS[1:]},
+    {"model": SOFT, "sums": ("averaged heads",)},
     {"model": ("gsd", "ignn", "eignn", "closed", "gcn"), "edge_dim": (2,)},
     {"model": ("node",), "sums": SUMS[:3], "edge_dim": (2,)},
     {"model": ("max", "gat"), "weights": (True,)},
@@ -112,6 +137,8 @@ def built(case, rng, most=6):
         "mean": {"aggr": "mean"}, "normalised": {"normalize": True}, "heads": {"heads": 2},
         "averaged heads": {"heads": 2, "concat": False},
     }.get(case["sums"], {})  # fmt: skip
+    if case["model"] in SOFT:
+        sums = SOFT_SUMS[case["sums"]]
     edges = {} if case["edge_dim"] is None else {"edge_dim": case["edge_dim"]}
     options = sums | edges | {"replicas": case["replicas"], "pool": case["pool"]}
     model = MODELS[case["model"]](3, out_channels=2, **options).to(case["dtype"]).eval()
@@ -152,8 +179,8 @@ def one(case, kind, n, rng):
 
 
 def exact(model, data):
-    """The answer in float64, on torch: of the features as the model standardises them."""
-    inputs = model.features(Inputs.of(data)).to(torch.float64)
+    """The answer in float64, on torch: of the features as the model encodes them."""
+    inputs = model.encoded(Inputs.of(data)).to(torch.float64)
     double = copy.deepcopy(model).double()
     with on_torch():
         h = double.conv.embed(inputs).value
@@ -317,7 +344,8 @@ def nodes_in_c(model, data):
     """Generated C without packets: all nodes hear the others and compute, in rounds."""
     answers = []
     for file in exported(model, data):
-        library, near = Library(file), [links(data, i) for i in range(data.num_nodes)]
+        library, told = Library(file), node_models.of(file).encode
+        near = [links(data, i) for i in range(data.num_nodes)]
         degree = [1.0 + sum(edge.weight for edge in links.values()) for links in near]
         x = data.x.double().numpy()
         nodes = [CNode(library, row) for row in x]
@@ -325,8 +353,8 @@ def nodes_in_c(model, data):
         for i, edges in enumerate(near):
             for j, edge in edges.items():
                 back = near[int(j)][str(i)].edge_attr
-                told = Neighbour(x[int(j)], degree[int(j)], edge.edge_attr, edge.weight, back)
-                assert nodes[i].join(slots[i][int(j)], told)
+                known = told(x[int(j)]), degree[int(j)], edge.edge_attr, edge.weight, back
+                assert nodes[i].join(slots[i][int(j)], Neighbour(*known))
         for _ in range(20_000):
             for i, node in enumerate(nodes):
                 for j, slot in slots[i].items():
@@ -418,19 +446,23 @@ REFUSED = [
     ({"engine": ROUNDS, "model": (*ENERGIES, *MAPS)}, f"{UNFIT}|{ONE_WAY}"),
     ({"engine": (*STEPS, *TRACKS), "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
     ({"engine": (*BALLS, "resending"), "graph": ("directed",)}, ONE_WAY),
-    ({"engine": ("guarded", *BALLS), "model": ("levels",)}, "a stack of several layers"),
+    ({"engine": ("guarded", *BALLS), "model": STACKS}, "a stack of several layers"),
     ({"engine": TRACKS, "replicas": (2,)}, "expected a model of one parameter set"),
-    ({"engine": PARTS, "model": ("levels", *LAYERS)}, "expected one implicit layer"),
+    ({"engine": PARTS, "model": (*STACKS, *LAYERS)}, "expected one implicit layer"),
     ({"engine": PARTS, "graph": ("batch",)}, "a batch of 3 graphs; expected one graph"),
     ({"engine": PARTS[3:5], "model": MAPS}, UNFIT),
     ({"engine": PARTS[3:5], "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
     ({"engine": PARTS[5:], "model": ENERGIES}, UNFIT),
-    ({"engine": AGENTS, "model": ("levels", "max", "scarselli", "gat")}, "without torch"),
+    ({"engine": AGENTS, "model": (*STACKS, "max", "scarselli", "gat")}, "without torch"),
     ({"engine": AGENTS, "pool": ("mean",)}, "a node knows only itself and its neighbours"),
     ({"engine": WITH_NAMES, "graph": ("loops",)}, "agent 0 is its own neighbour"),
     ({"engine": ("agents by gradient",), "model": BARE}, UNFIT),
     ({"engine": ("agents with balls", "agents with small balls"), "model": ("gcn",)},
      UNFIT),
+    ({"engine": (*PARTS, *AGENTS), "model": ("soft",), "sums": ("heads",)},
+     "needs the whole graph|a node hears the features of its own neighbours only"),
+    ({"engine": (*STEPS[:3], *TRACKS, *ROUNDS, "fixed-point"), "model": ("soft levels",),
+      "sums": ("heads",)}, "attention of a layer above the first"),
     ({"engine": ("C", "agents in C"), "model": ("gcn",)}, "cannot be written in C"),
 ]  # fmt: skip
 """What an engine refuses, and words of the error."""

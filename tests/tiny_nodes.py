@@ -70,7 +70,7 @@ def close(mine, theirs, tol=1e-12):
     np.testing.assert_allclose(mine, theirs, rtol=tol, atol=tol * np.abs(theirs).max(initial=1.0))
 
 
-PAIRWISE = ["soft", "gsd", "own"]
+PAIRWISE = ["soft", "heads", "gsd", "own"]
 
 
 def pairwise(name, seed, pairs, n):
@@ -85,8 +85,9 @@ def pairwise(name, seed, pairs, n):
     if name == "own":
         return Huber(Graph.of(edge_index, n), torch.randn(2, 2, n, **DOUBLE), weight, 3.0)
     conv, attr = GSDConv(3, hidden_channels=2, replicas=2), None
-    if name == "soft":
-        conv = SoftEnergyConv(3, hidden_channels=2, width=3, edge_dim=2, replicas=2)
+    if name in ("soft", "heads"):
+        options = {"width": 3} if name == "soft" else {"width": 4, "heads": 2, "local_channels": 3}
+        conv = SoftEnergyConv(3, hidden_channels=2, edge_dim=2, replicas=2, **options)
         attr = torch.randn(e, 2, **DOUBLE)
     with torch.no_grad():
         for p in conv.parameters():

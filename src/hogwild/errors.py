@@ -156,6 +156,13 @@ ON_FAILURE = ("raise", "warn", "ignore")
 """What to do when a solve misses its tolerance."""
 
 
+def require_probability(name: str, value: object) -> float:
+    """A probability below one, as of dropout."""
+    if not is_number(value) or not 0.0 <= value < 1.0:
+        raise ConfigError(f"{name}={value!r}; expected a probability, from 0 to below 1")
+    return float(value)
+
+
 def require_one_of(known: Iterable[str], **given: object) -> None:
     """:class:`ConfigError` unless every value is one of the known ones."""
     names = tuple(known)

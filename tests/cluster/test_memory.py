@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN
+from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN, SoftEnergyGNN
 from hogwild.cluster import memory
 from hogwild.cluster.generate import grid
 from hogwild.cluster.memory import available, predict, predict_parts, require_memory
@@ -37,6 +37,13 @@ def test_several_layers_take_the_memory_of_the_largest():
     assert (
         predict(one, 10, LARGE) < predict(two, 10, LARGE) == predict(two.conv.levels[1], 10, LARGE)
     )
+
+
+def test_features_before_they_are_encoded():
+    """1,433 features of a node and their standardised copy, as float64."""
+    narrow, wide = (SoftEnergyGNN(p, out_channels=1, hidden_channels=4) for p in (4, 1433))
+    more = predict(wide, 10**6, LARGE) - predict(narrow, 10**6, LARGE)
+    assert more == 2 * 8 * (1433 - 4) * 10**6
 
 
 def test_layers_that_are_not_solved_have_no_prediction():

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN
+from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
 from hogwild.cluster import Disorder, Trainer, fit, tiles
 from hogwild.errors import ConfigError
 from hogwild.testing import random_graph
@@ -14,6 +14,7 @@ MODELS = {
     "energy": lambda: EnergyGNN(3, out_channels=2, normalize=True),
     "energy-attention": lambda: EnergyGNN(3, out_channels=2, heads=2, edge_dim=2),
     "gsd": lambda: GSDGNN(3, out_channels=2),
+    "soft": lambda: SoftEnergyGNN(3, out_channels=2, hidden_channels=4, norm="layer"),
     "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
     "eignn": lambda: EIGNN(3, out_channels=2, hidden_channels=4),
 }
@@ -105,3 +106,16 @@ def test_what_training_refuses():
     pooled = GSDGNN(3, out_channels=2, pool="mean").double()
     with pytest.raises(ConfigError, match="pools"):
         Trainer(pooled, data, 2, loss=mse_loss, disorder=Disorder())
+
+
+@pytest.mark.parametrize("options", [{"dropout": 0.5}, {"norm": "batch"}])
+def test_parts_would_draw_and_average_for_themselves(options):
+    _, data = case("gsd")
+    model = SoftEnergyGNN(-1, out_channels=2, hidden_channels=4, **options).double()
+    given = {"loss": mse_loss, "mask": "train_mask", "disorder": Disorder()}
+    with pytest.raises(ConfigError, match=r"dropout or a BatchNorm .* expected model\.eval"):
+        Trainer(model, data, 2, **given)
+    with Trainer(model.eval(), data, 2, **given) as closure:
+        out = model(data.x, data.edge_index)
+        exact = mse_loss(out[data.train_mask], data.y[data.train_mask])
+        assert float(closure()) == pytest.approx(float(exact.detach()), rel=1e-5)

@@ -8,7 +8,17 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch_geometric.data import Batch, Data
 
-from hogwild import GAT, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, LayeredGNN, simulate
+from hogwild import (
+    GAT,
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyGNN,
+    Inputs,
+    LayeredGNN,
+    SoftEnergyGNN,
+    simulate,
+)
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -187,6 +197,10 @@ def test_batch_norm():
     model.eval()
     expected = simulate(model, data, rule="overwriting").predictions[0]
     assert torch.allclose(asynchronous_forward(model, data), expected, rtol=0, atol=1e-12)
+    soft = SoftEnergyGNN(3, out_channels=2, hidden_channels=3, norm="batch").double()
+    with pytest.raises(AsynchronyError, match="BatchNorm in training mode"):
+        asynchronous_forward(soft, data, updates=3)
+    assert asynchronous_forward(soft.eval(), data, updates=3).shape == (data.num_nodes, 2)
 
 
 # -- implicit models -------------------------------------------------------------------------------

@@ -14,10 +14,11 @@ pytestmark = needs_library
 BATCH = torch.tensor([0] * 5 + [1] * 3 + [3] * 11 + [4])  # graph 2 has no nodes
 
 
-def case(pool, replicas, transposed=False, dtype=torch.float64, widths=(4, 3)):
+def case(pool, replicas, transposed=False, dtype=torch.float64, widths=(4, 3), **options):
     """A readout and embeddings of 20 nodes."""
     torch.manual_seed(3)
-    net = Readout(5, out_channels=2, widths=widths, pool=pool, replicas=replicas).to(dtype)
+    options |= {"widths": widths, "pool": pool, "replicas": replicas}
+    net = Readout(5, out_channels=2, **options).to(dtype)
     lead = () if replicas is None else (replicas,)
     h = torch.randn(*lead, 5, 20, dtype=dtype).mT if transposed else torch.randn(*lead, 20, 5)
     return net, h.to(dtype).requires_grad_()
@@ -51,6 +52,24 @@ def test_equals_torch(pool, replicas, transposed, dtype):
         torch.testing.assert_close(found, expected, **close)
         for mine, other in zip(gradients(found, net, h), gradients(expected, net, h), strict=True):
             torch.testing.assert_close(mine, other, **close)
+
+
+@pytest.mark.parametrize("replicas", [None, 2])
+def test_equals_torch_where_outputs_of_another_width_are_pooled(replicas):
+    net, h = case("mean", replicas, pooled=9)
+    found, expected = net(h, BATCH, 6), on_torch(net, h, BATCH, 6)
+    assert is_compiled(found)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    for mine, other in zip(gradients(found, net, h), gradients(expected, net, h), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_dropout_and_attention_are_left_to_torch():
+    net, h = case("mean", None, dropout=0.5)
+    assert not is_compiled(net(h, BATCH, 6))
+    assert is_compiled(net.eval()(h, BATCH, 6))
+    net, h = case("attention", None)
+    assert not is_compiled(net(h, BATCH, 6))
 
 
 def test_one_layer_many_widths_and_few_rows():

@@ -39,8 +39,8 @@ MODELS = {
     "soft": lambda **o: SoftEnergyGNN(
         3, out_channels=2, edge_dim=2, condition=7.0, **{"hidden_channels": 3} | o
     ),
-    "soft, metropolis": lambda **o: SoftEnergyGNN(
-        3, out_channels=2, scaling="metropolis", width=9, **{"hidden_channels": 3} | o
+    "soft, mean": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, aggr="mean", width=9, **{"hidden_channels": 3} | o
     ),
     "denoising": lambda **o: GSDGNN(3, out_channels=2, **o),
     "ignn": lambda **o: IGNN(3, out_channels=2, act="leaky_relu", **o),

@@ -1,6 +1,7 @@
 """Where features enter a model: everything a model does sees standardised ones."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -10,8 +11,21 @@ from torch_geometric.loader import DataLoader
 
 import hogwild
 from hogwild import EnergyConv, Inputs
-from hogwild.errors import DTypeError, FeatureError, HogwildError, InputError
-from hogwild.models import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
+from hogwild.errors import ConfigError, DTypeError, FeatureError, HogwildError, InputError
+from hogwild.models import (
+    EIGNN,
+    GAT,
+    GCN,
+    GNN,
+    GSDGNN,
+    IGNN,
+    EnergyGNN,
+    Features,
+    GSDConv,
+    MaxGNN,
+    ScarselliGNN,
+    SoftEnergyGNN,
+)
 
 MODELS = {
     "energy-edge": lambda **o: EnergyGNN(3, out_channels=2, edge_dim=2, **o),
@@ -23,10 +37,14 @@ MODELS = {
     "eignn": lambda **o: EIGNN(3, out_channels=2, **o),
     "scarselli": lambda **o: ScarselliGNN(3, out_channels=2, edge_dim=2, **o),
     "max": lambda **o: MaxGNN(3, out_channels=2, edge_dim=2, **o),
+    "soft": lambda **o: SoftEnergyGNN(3, out_channels=2, edge_dim=2, hidden_channels=4, **o),
+    "stacked soft": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, hidden_channels=4, num_layers=2, encoder=None, **o
+    ),
     "gcn": lambda **o: GCN(3, out_channels=2, **o),
     "gat": lambda **o: GAT(3, out_channels=2, edge_dim=2, **o),
 }
-LATE = {"stacked energies", "stacked ignn"}  # pose one problem a level
+LATE = {"stacked energies", "stacked ignn", "stacked soft"}  # pose one problem a level
 
 
 def graph(edges=True, n=6, seed=0):
@@ -84,6 +102,7 @@ def test_everything_sees_standardised_features(name):
     [
         ("energy-edge", "messages"),
         ("stacked energies", "gradient"),
+        ("stacked soft", "gradient"),
         ("ignn", "auto"),
         ("gcn", "auto"),
         ("max", "auto"),
@@ -168,7 +187,7 @@ def test_the_condition_of_a_fresh_model():
     assert conditions[1] < 1e3
 
 
-EVERY = [MODELS[name] for name in ("energy-edge", "ignn", "gsdgnn", "gcn")]
+EVERY = [MODELS[name] for name in ("energy-edge", "ignn", "gsdgnn", "gcn", "soft")]
 
 
 @pytest.mark.parametrize("make", EVERY)
@@ -221,3 +240,109 @@ def test_inputs_that_are_refused_as_before():
         model(data.x * torch.nan, *args)
     with pytest.raises(InputError, match="x is a list"):
         model([1.0], *args)
+
+
+# -- the encoder -----------------------------------------------------------------------------------
+
+
+def encoded_model(in_channels=3, **options):
+    """A layer of another model, whose features are encoded to width 4."""
+    features = Features(in_channels, encoder=(5, 4), **options)
+    return GNN(GSDConv(4, hidden_channels=2), out_channels=2, features=features).double()
+
+
+def test_the_layer_reads_encoded_features():
+    """σ(W₂ σ(W₁ x + b₁) + b₂) of standardised x, with gradients."""
+    model, data = encoded_model(), graph(edges=False)
+    model.standardize(data)
+    net, x = model.features.encoder, by_hand(model, data).x
+    for weight, bias in zip(net.weight, net.bias, strict=True):
+        x = torch.nn.functional.leaky_relu(x @ weight.mT + bias, 0.1)
+    expected = model.readout(model.conv(x, data.edge_index))
+    found = model(data.x, data.edge_index)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    parameters = list(model.parameters())
+    assert model.in_channels == 3
+    pairs = (torch.autograd.grad(y.square().sum(), parameters) for y in (found, expected))
+    for mine, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+def test_features_of_the_wrong_width_are_named():
+    model, data = encoded_model(), graph(edges=False)
+    with pytest.raises(FeatureError, match=r"x has shape \(6, 2\); expected \[num_nodes, 3\]"):
+        model(data.x[:, :2], data.edge_index)
+    with torch.no_grad():
+        model.features.encoder.weight[0][0, 0] = torch.nan
+    with pytest.raises(FeatureError, match=r"the output of the encoder holds NaN.*finite param"):
+        model(data.x, data.edge_index)
+
+
+def test_features_that_do_not_fit_the_layer():
+    with pytest.raises(ConfigError, match=r"come with width 3, edge_dim=None.*in_channels=4"):
+        GNN(GSDConv(4), out_channels=2, features=Features(3))
+    with pytest.raises(ConfigError, match="in_channels=-1 was given without an encoder"):
+        Features(-1)
+    with pytest.raises(ConfigError, match="in_channels=0"):
+        Features(0, encoder=(2,))
+
+
+def test_dropout_of_features():
+    """Of the features, and of the encoder's units, in training only; every replica drops others."""
+    ones = torch.ones(50, 20, **DOUBLE)
+    out = Features(20, replicas=3, dropout=0.5).encode(ones)
+    assert out.shape == (3, 50, 20)
+    assert set(out.unique().tolist()) == {0.0, 2.0}
+    assert 0.4 < float((out == 0.0).double().mean()) < 0.6
+    assert not torch.equal(out[0], out[1])
+    stage = Features(20, dropout=0.5, encoder=(30,)).double()
+    assert 0.4 < float((stage.encode(ones) == 0.0).double().mean()) < 0.6
+    assert torch.equal(stage.eval().encode(ones), stage.encode(ones))
+
+
+# -- widths that are not known yet -----------------------------------------------------------------
+
+
+def lazy(**options):
+    torch.manual_seed(0)
+    return encoded_model(in_channels=-1, **options)
+
+
+def test_parameters_are_made_at_the_first_call():
+    """An optimizer that was built before trains them all."""
+    model, data = lazy(), graph(edges=False)
+    assert model.in_channels == -1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(data.x, data.edge_index).square().sum().backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert model.in_channels == 3
+    assert model.features.encoder.channels == (3, 5, 4)
+    for p, old in zip(model.parameters(), before, strict=True):
+        assert p.dtype == torch.float64
+        torch.testing.assert_close(p.detach(), old - 0.1 * p.grad)
+    with pytest.raises(FeatureError, match=r"expected \[num_nodes, 3\]"):
+        model(data.x[:, :2], data.edge_index)
+
+
+def test_parameters_are_made_by_statistics_and_by_loading():
+    data = graph(edges=False)
+    model = lazy().standardize(data)
+    out = model(data.x, data.edge_index)
+    for other in (lazy(), copy.deepcopy(lazy()), pickle.loads(pickle.dumps(lazy())).double()):
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(other(data.x, data.edge_index), out)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(copied(data.x, data.edge_index), out)
+
+
+def test_what_needs_parameters_says_so():
+    model = lazy()
+    model.reset_parameters()
+    assert "Features(-1, encoder=(5, 4)" in repr(model)
+    with pytest.raises(ConfigError, match="no parameters yet, because in_channels=-1"):
+        model.state_dict()
+    with pytest.raises(ConfigError, match="no parameters yet, because in_channels=-1"):
+        hogwild.export(model, "nowhere.hog")
+    with pytest.raises(FeatureError, match=r"shape \(3,\); expected \[num_nodes, in_channels\]"):
+        model(torch.ones(3, **DOUBLE), chain(3))

@@ -17,6 +17,7 @@ from hogwild import (
     IGNN,
     EnergyConv,
     EnergyGNN,
+    SoftEnergyGNN,
     certify,
     robustness,
     simulate,
@@ -58,6 +59,7 @@ MODELS = {
     "stack": lambda: Plain(EnergyGNN(3, out_channels=1, num_layers=2)),
     "IGNN": lambda: Plain(IGNN(3, out_channels=1)),
     "GSDGNN": lambda: Plain(GSDGNN(3, out_channels=1)),
+    "soft": lambda: Plain(SoftEnergyGNN(3, out_channels=1, hidden_channels=4, norm="batch")),
 }
 
 

@@ -3,8 +3,11 @@
 import pytest
 import torch
 from helpers import batch_of, chain, cycle, features
+from torch_geometric.data import Data
 
-from hogwild import EnergyGNN, Inputs
+from hogwild import GNN, EnergyGNN, Inputs, Readout, Stream, WarmStart, simulate
+from hogwild.errors import ConfigError
+from hogwild.models import GSDConv, Stack
 
 
 @pytest.mark.parametrize("replicas", [None, 2])
@@ -39,3 +42,39 @@ def test_stack_diagnostics():
     found = model.embed(Inputs(x, cycle(4)))
     assert torch.equal(found.iterations, first.iterations + second.iterations)
     assert torch.equal(found.residual, torch.maximum(first.residual, second.residual))
+
+
+def jumping(jk, widths=(2, 2), **options):
+    first, second = widths
+    levels = [GSDConv(3, hidden_channels=first), GSDConv(3 + first, hidden_channels=second)]
+    return GNN(Stack(levels, jk=jk), out_channels=1, **options).double()
+
+
+@pytest.mark.parametrize("jk", [None, "last", "cat", "max"])
+def test_jumping_knowledge(jk):
+    """The readout reads the last layer, all layers side by side, or their largest entries."""
+    torch.manual_seed(0)
+    model, data = jumping(jk), Data(x=features(5), edge_index=cycle(5))
+    one, two = (found.value for found in model.solutions(data))
+    read = {"cat": torch.cat([one, two], -1), "max": torch.maximum(one, two)}.get(jk, two)
+    found = model.embed(data).value
+    assert torch.equal(found, torch.cat([one, two], -1) if jk in ("cat", "max") else two)
+    out = model(data.x, data.edge_index)
+    assert torch.equal(out, model.readout(read))
+    assert torch.equal(model(data.x, data.edge_index, h0=found), out)
+    assert torch.equal(Stream(model).predict(data), out)
+    assert torch.equal(WarmStart(model)(*WarmStart.numbered([data])), out)
+    run = simulate(model, data)
+    torch.testing.assert_close(run.predictions[0], out, rtol=0, atol=1e-5)
+    torch.testing.assert_close(run.h[0], found, rtol=0, atol=1e-5)
+    assert repr(model.conv).endswith(f"], jk={jk!r})") is (jk in ("cat", "max"))
+
+
+def test_what_jumping_knowledge_needs():
+    assert jumping("cat", (2, 3)).readout.in_channels == 5
+    with pytest.raises(ConfigError, match="jk='max' of layers of the widths 2, 3"):
+        jumping("max", (2, 3))
+    with pytest.raises(ConfigError, match="jk='lstm'; expected one of"):
+        jumping("lstm")
+    with pytest.raises(ConfigError, match=r"in_channels=2 and replicas=None, .*=4"):
+        GNN(jumping("cat").conv, Readout(2, out_channels=1))

@@ -31,6 +31,7 @@ MODELS = {
     ),
     "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
     "gcn": lambda: GCN(3, out_channels=2),
+    "encoded": lambda: SoftEnergyGNN(3, out_channels=2, hidden_channels=2, norm="layer"),
 }
 
 
@@ -504,3 +505,24 @@ def test_control_messages_apply_whole_or_not_at_all(capsys):
     swarm.run(4.0)
     _control(one, b'{"neighbours": {}}')
     assert json.loads(status(one))["neighbours"] == []
+
+
+@pytest.mark.parametrize("rule", ["messages", "balls"])
+def test_agents_tell_encoded_features(rule):
+    """Two numbers of three features. New features, and features that do not fit, are raw ones."""
+    swarm = Swarm(MODELS["encoded"](), chain(3), 3, rule=rule)
+    one = swarm.agents[1]
+    assert (swarm.model.in_channels, swarm.model.told_channels, one.format.features) == (3, 2, 2)
+    swarm.run(9.0)
+    assert swarm.error() < 1e-6
+    encoded = swarm.whole.encoded(Inputs(swarm.x, chain(3))).x.detach().numpy()
+    np.testing.assert_allclose(swarm.model.encode(swarm.x[1].numpy()), encoded[1])
+    if rule == "messages":
+        np.testing.assert_allclose(swarm.agents[0].links["1"].features, encoded[1])
+    swarm.x[1] += 1.0
+    one.set_features(swarm.x[1].numpy())
+    assert np.array_equal(one.features, swarm.x[1].numpy())
+    swarm.run(12.0)
+    assert swarm.error() < 1e-6
+    with pytest.raises(SetupError, match="expected 3 finite numbers"):
+        one.set_features(encoded[1])

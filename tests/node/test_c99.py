@@ -11,7 +11,8 @@ from helpers import DOUBLE, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN
+from hogwild import EIGNN, GCN, GNN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN
+from hogwild.models import Features, GSDConv
 from hogwild_node import model as node_models
 from hogwild_node.c99 import generate
 from hogwild_node.errors import ModelFileError, SetupError
@@ -32,9 +33,13 @@ MODELS = {
     "wide": lambda **o: EnergyGNN(3, out_channels=2, hidden_channels=8, widths=(6, 5, 3), **o),
     "soft": lambda **o: SoftEnergyGNN(3, out_channels=2, hidden_channels=4, condition=9.0, **o),
     "soft, edges": lambda **o: SoftEnergyGNN(
-        3, out_channels=2, hidden_channels=3, width=5, edge_dim=2, scaling="metropolis", **o
+        3, out_channels=2, hidden_channels=3, width=5, edge_dim=2, aggr="mean", **o
+    ),
+    "soft, sums": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, hidden_channels=3, aggr="sum", max_degree=6, local_channels=4, **o
     ),
     "denoising": lambda **o: GSDGNN(3, out_channels=2, **o),
+    "encoded": lambda **o: GNN(GSDConv(4), out_channels=2, features=Features(3, encoder=(5, 4))),
     "ignn": lambda **o: IGNN(3, out_channels=2, act="leaky_relu", **o),
     "ignn, tanh": lambda **o: IGNN(3, out_channels=2, act="tanh", hidden_channels=4, **o),
     "eignn": lambda **o: EIGNN(3, out_channels=2, **o),
@@ -59,7 +64,8 @@ class Reference:
     """A node in NumPy, as an agent uses its rule."""
 
     def __init__(self, file, features):
-        self.model, self.features = node_models.of(file), features
+        self.model = node_models.of(file)
+        self.features = self.model.encode(features)
         self.name = "gradient" if "gradient" in self.model.rules else "fixed-point"
         self.near, self.heard = {}, {}
         self.h = self.model.start(self.posed())
@@ -125,10 +131,11 @@ def pair(file, library, degree, random):
 
     x, edge_dim = drawn(3), file.config["edge_dim"]
     ours, theirs = CNode(library, x), Reference(file, x)
+    q = theirs.model.told_channels
     for slot in random.permutation(8)[:degree].tolist():
         attr, back = (None if edge_dim is None else drawn(edge_dim) for _ in range(2))
         weight, there = random.integers(1, 8) / 4, 1 + random.integers(1, 20) / 4
-        near = theirs.near[slot] = Neighbour(drawn(3), there, attr, weight, back)
+        near = theirs.near[slot] = Neighbour(drawn(q), there, attr, weight, back)
         assert ours.join(slot, near)
         said = packet(random, library.channels, library.numbers)
         said = theirs.heard[slot] = said.astype(library.dtype).astype(np.float64)
@@ -245,8 +252,9 @@ def test_neighbours_come_and_go(name):
             compare(ours, theirs, 1e-11)
 
     both()
-    theirs.features = random.normal(size=3)
-    assert ours.set_features(theirs.features)
+    x = random.normal(size=3)
+    theirs.features = theirs.model.encode(x)
+    assert ours.set_features(x)
     slot, old = next(iter(theirs.near.items()))
     attr, back = (None if a is None else a + 1.0 for a in (old.edge_attr, old.back_attr))
     theirs.near[slot] = Neighbour(old.features + 0.5, 7.0, attr, old.weight, back)
@@ -327,7 +335,8 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
     x = 5.0 + torch.randn(n, 3, **DOUBLE)
     attr = None if model.edge_dim is None else torch.randn(len(src), 2, **DOUBLE)
     inputs = Inputs(x, edge_index, attr)
-    library = Library(filed(model), dtype)
+    file = filed(model)
+    library, told = Library(file, dtype), node_models.of(file).encode
     nodes = [CNode(library, row) for row in x.numpy()]
     degree = [1 + dst.count(i) for i in range(n)]
     slots = {}  # of each edge: its slot at the receiver
@@ -335,7 +344,7 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
         slots[j, i] = sum(1 for _, to in slots if to == i)
         back = next(b for b, pair in enumerate(edge_index.T.tolist()) if pair == [i, j])
         own, other = (None if attr is None else attr[a].numpy() for a in (e, back))
-        near = Neighbour(x[j].numpy(), degree[j], own, back_attr=other)
+        near = Neighbour(told(x[j].numpy()), degree[j], own, back_attr=other)
         assert nodes[i].join(slots[j, i], near)
     random = np.random.default_rng(0)
     for _ in range(2500):
@@ -363,6 +372,12 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
             {},
             ModelFileError,
             "learned guess",
+        ),
+        (
+            lambda: SoftEnergyGNN(3, out_channels=1, norm="layer"),
+            {},
+            ModelFileError,
+            "normalises its features",
         ),
         (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
         (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),

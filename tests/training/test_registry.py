@@ -122,3 +122,30 @@ def test_a_stored_run_keeps_its_widths():
     assert (old["widths"], old["message_channels"]) == ([4, 4], 2)
     for name, options in (("energy-edge", {"hidden_channels": 8}), ("ignn", wide), ("Own", wide)):
         assert as_stored(name, options) == options
+
+
+def test_options_of_soft_models():
+    options = {
+        "hidden_channels": 4, "num_layers": 2, "encoder": [6, 5], "dropout": 0.25, "norm": "batch",
+        "jk": "max", "readout": [3], "residual": False,
+    }  # fmt: skip
+    model = build(Config.of(model="soft", model_options=options), Sums(), 2)
+    assert model.features.encoder.channels == (1, 6, 5)
+    assert [conv.norm.name for conv in model.conv.levels] == ["batch", "batch"]
+    assert model.conv.levels[1].encoder.dropout == model.readout.node.dropout == 0.25
+    assert (model.conv.jk, model.readout.node.channels[:2]) == ("max", (4, 3))
+    assert not model.conv.levels[1].residual
+
+
+def test_an_option_says_how_graphs_are_pooled(monkeypatch):
+    """Whether nodes or graphs are predicted, the task says."""
+    task, none = Sums(), Config.of(model="soft", model_options={"pool": None})
+    attention = Config.of(model="soft", model_options={"pool": "attention"})
+    assert build(attention, task, None).readout.pool == "attention"
+    assert build(Config.of(model="soft"), task, None).readout.pool == "mean"
+    with pytest.raises(ConfigError, match="tiny sums predicts for graphs; expected a way to pool"):
+        build(none, task, None)
+    monkeypatch.setattr(task, "pool", None)
+    assert build(none, task, None).readout.pool is None
+    with pytest.raises(ConfigError, match=r"pool='attention' of soft, but .* predicts for nodes"):
+        build(attention, task, None)

@@ -158,6 +158,8 @@ class Agent:
         self.calm, self.now, self.looked = 0.0, self.begun, self.begun
         self.calm_to: dict[str, float] = {}
         self.features = self.checked(features)
+        self._encoded: tuple[Array, Array] | None = None
+        code = self._code(self.features)
         begin = None if h is None else self._start(h)
         self.work: Work
         if self.rule_name == "balls":
@@ -165,7 +167,7 @@ class Agent:
             default = model.tolerance("float64" if exact else precision)
             self.tolerance = default if tolerance is None else tolerance
             self.work = Balls(
-                model, self.id, self.incarnation, self.features, radius=radius,
+                model, self.id, self.incarnation, code, radius=radius,
                 precision=precision, h=begin,
             )  # fmt: skip
         elif radius is not None:
@@ -175,7 +177,7 @@ class Agent:
         else:
             self.tolerance = model.tolerance(precision) if tolerance is None else tolerance
             self.work = Registers(
-                model, self.rule_name, self.features, precision=precision,
+                model, self.rule_name, code, precision=precision,
                 tolerance=self.tolerance, h=begin,
             )  # fmt: skip
         self.format = self.work.format
@@ -204,7 +206,8 @@ class Agent:
     def set_features(self, features: Array) -> None:
         """The agent's features are these from now on; it tells its neighbours."""
         features = self.checked(features)
-        self.work.check(features, {name: link.edge for name, link in self.links.items()})
+        told = self.model.encode(features)
+        self.work.check(told, {name: link.edge for name, link in self.links.items()})
         if not np.array_equal(features, self.features):
             self.features = features
 
@@ -220,13 +223,13 @@ class Agent:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
             width = self.model.edge_dim
             attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
-            told = Neighbour(np.zeros(self.model.in_channels), 1.0, attr, edge.weight)
+            told = Neighbour(np.zeros(self.model.told_channels), 1.0, attr, edge.weight)
             try:
                 self.model.check(self.features, [told])
             except SetupError as error:
                 raise SetupError(f"the edge to {name}: {error}") from error
             assert width is None or attr is not None
-        self.work.check(self.features, neighbours)
+        self.work.check(self.model.encode(self.features), neighbours)
         with self._turning:
             links = self.links
             given = {name: edge.content for name, edge in neighbours.items()}
@@ -251,6 +254,12 @@ class Agent:
         self.model.check(found, [])
         return found.copy()
 
+    def _code(self, features: Array) -> Array:
+        """What the agent tells its neighbours of its features, computed once for each."""
+        if self._encoded is None or self._encoded[0] is not features:
+            self._encoded = features, self.model.encode(features)
+        return self._encoded[1]
+
     def _start(self, h: Array) -> Array:
         found = np.asarray(h, dtype=np.float64)
         if found.shape != (self.model.channels,) or not bool(np.isfinite(found).all()):
@@ -270,13 +279,13 @@ class Agent:
             for received in self.transport.receive():
                 arrived = now if received.at is None else received.at
                 self._receive(received.sender, received.raw, arrived)
-            self._meet(now, features)
+            self._meet(now, self._code(features))
             ready = self._ready(now)
             if ready and self.work.forwards:
                 self._send(now)
             if ready:
                 self._update(now)
-            self._greet(now, features, ready)
+            self._greet(now, self._code(features), ready)
             if ready and (self.work.speaks or not self.work.forwards):
                 self._send(now)
             self._see(now, features)  # not later: nobody was heard during a long update

@@ -67,7 +67,7 @@ class Balls(Work):
         model: The trained model.
         name: The agent's name.
         incarnation: Its incarnation.
-        features: Its features, [p].
+        features: Its features, as it tells them, [q].
         radius: Hops within which it solves for others, too; ``None``: for everybody.
         precision: Numbers of embeddings in packets; profiles are always float64.
         h: Where to begin, [1, k, 1]; ``None``: where the model begins.
@@ -93,7 +93,7 @@ class Balls(Work):
         self.radius = math.inf if radius is None else radius
         self.reach = self.radius + model.couples
         self.format = Format(
-            model.name, "balls", model.in_channels, 0, 0, 0, model.channels, precision
+            model.name, "balls", model.told_channels, 0, 0, 0, model.channels, precision
         )
         self.flood = Flood(
             name, incarnation, scope=0 if radius is None else radius + 1,
@@ -120,7 +120,7 @@ class Balls(Work):
         kind, owner = key
         checked(owner)
         if kind == PROFILE:
-            return Profile.read(owner, body, self.model.in_channels, self.model.edge_dim)
+            return Profile.read(owner, body, self.model.told_channels, self.model.edge_dim)
         if kind == EMBEDDING and self.radius < math.inf:
             return read_embedding(body, self.format.number, self.model.channels)
         raise BadPacket("kind")

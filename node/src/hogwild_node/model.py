@@ -28,7 +28,7 @@ from hogwild_node.gsd import GSD
 from hogwild_node.local import BothSides, LocalEnergy, LocalMap
 from hogwild_node.model_file import ModelFile
 from hogwild_node.networks import PICNNParameters, Slot
-from hogwild_node.ops import Array
+from hogwild_node.ops import Array, namespace
 from hogwild_node.round import Round
 from hogwild_node.rules import CachingRule, FixedPointRule, GradientRule, MessageRule, Rule
 from hogwild_node.rules.overwriting import OverwritingRule
@@ -45,7 +45,7 @@ class Neighbour:
     """What a node knows of one neighbour.
 
     Attributes:
-        features: The neighbour's features, [p].
+        features: The neighbour's features, as it tells them (:meth:`NodeModel.encode`), [q].
         degree: One plus the weights of the neighbour's edges.
         edge_attr: Features of the edge between the two, [r]; ``None``: there are none.
         weight: Weight of that edge.
@@ -70,8 +70,8 @@ class Part:
 
     Attributes:
         star: The nodes, and the edges into them that are at hand.
-        own: The nodes' features, [A, p].
-        near: The features of the senders of edges, [S, p].
+        own: The nodes' features, as they tell them, [A, q].
+        near: The features of the senders of edges, [S, q].
         degree: One plus the weights of all edges into each node, also of those not at hand, [A].
         count: The number of these edges, [A]; 1 where it is not known.
         there: The degree of each edge's sender, [E'].
@@ -92,7 +92,7 @@ class Part:
 
     @classmethod
     def of_one(cls, x: Array, near: Sequence[Neighbour]) -> Part:
-        """One node with features ``x`` [p] and these neighbours."""
+        """One node with features ``x`` [q] and these neighbours."""
         weight, d = np.array([n.weight for n in near]), len(near)
         rows = [n.edge_attr for n in near if n.edge_attr is not None]
         return cls(
@@ -127,7 +127,8 @@ class NodeModel(ABC):
 
     Attributes:
         name: Its name on the network.
-        in_channels: Width of the features.
+        in_channels: Width p of the features.
+        told_channels: Width q of what a node tells its neighbours of them (:meth:`encode`).
         edge_dim: Width of the edge features; ``None``: none are read.
         channels: Width of a node's embedding.
         rules: The rules that fit the model; the first is the default.
@@ -148,13 +149,15 @@ class NodeModel(ABC):
         self.out_channels = int(file.config["out_channels"])
         self.edge_dim: int | None = file.config["edge_dim"]
         self.channels = int(file.config["hidden_channels"])
+        self._encoder = self._layers("features.encoder")
+        self.told_channels = self._encoder[1][-1].shape[0] if self._encoder[1] else self.in_channels
 
     def tolerance(self, precision: str) -> float:
         """The residual up to which a node counts as settled, with packets of this precision."""
         return float((LEAST | self.config.get("tolerance", {}))[precision])
 
     def pose(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
-        """What a node with features ``x`` [p] and these neighbours computes by this rule."""
+        """What a node with features ``x`` [q] and these neighbours computes by this rule."""
         both = self.sees_both_sides(rule)
         return self.posed(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
 
@@ -196,9 +199,10 @@ class NodeModel(ABC):
     # -- features ----------------------------------------------------------------------------------
 
     def check(self, x: Array, near: Sequence[Neighbour]) -> None:
-        """Raise :class:`SetupError` on features that the model cannot read."""
+        """Raise :class:`SetupError` on features ``x`` [p] that the model cannot read, or on those
+        of neighbours."""
         rows = [("features", x, self.in_channels)]
-        rows += [("features of a neighbour", n.features, self.in_channels) for n in near]
+        rows += [("features of a neighbour", n.features, self.told_channels) for n in near]
         for n in near:
             if (n.edge_attr is None) != (self.edge_dim is None):
                 raise SetupError(
@@ -216,9 +220,19 @@ class NodeModel(ABC):
                     f"{np.array2string(row, threshold=6)}; expected {width} finite numbers"
                 )
 
+    def encode(self, x: Array) -> Array:
+        """What a node tells its neighbours of its features: [p] -> [q]. They are standardised and
+        encoded where the model has an encoder; otherwise they are told as they are."""
+        weights, biases = self._encoder
+        if not weights:
+            return x
+        standard = self._standard("features.nodes", x[None])[0].mT
+        found: Array = networks.mlp(standard, weights, biases)[0]
+        return namespace(found).leaky_relu(found, networks.FEATURE_SLOPE)
+
     def _nodes(self, x: Array) -> Array:
-        """Standardised features of some nodes: [n, p] -> [1, p, n]."""
-        return self._standard("features.nodes", x)
+        """Features of some nodes as the layer reads them: [n, q] -> [1, q, n]."""
+        return x.mT[None] if self._encoder[0] else self._standard("features.nodes", x)
 
     def _edges(self, part: Part) -> Array | None:
         """Standardised features of the edges, [1, r, E']."""
@@ -356,24 +370,36 @@ class SoftModel(_Optimisation):
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file)
         self.convexity = float(self.config["beta"])
-        receiver, sender = (self.tensors[f"conv.{name}"][None] for name in ("receiver", "sender"))
-        self.matrices = soft.bounded(receiver), soft.bounded(sender)
+        names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
+        self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 
     def posed(self, part: Part) -> Soft:
-        own = soft.knowing(self._nodes(part.own), part.degree)
-        near = self._nodes(part.near)
-        near = near if part.senders is None else near[..., part.senders]
-        slot, there = part.star.slot, part.there
-        slopes = self.tensors["conv.slopes"][None]
-        return Soft(
-            self._encode(own),
-            soft.biases(
-                self.tensors["conv.bias"][None], own, soft.knowing(near, there), self._edges(part),
-                slot,
-            ),
-            *soft.scales(self.config["scaling"], part.degree[slot], there), part.weight,
-            *self.matrices, slopes[..., :1], slopes[..., 1:], float(self.config["beta"]),
+        raw = self._nodes(part.own)
+        own = soft.knowing(self._normalised(raw), part.degree)
+        heard = self._nodes(part.near)
+        heard = heard if part.senders is None else heard[..., part.senders]
+        near = self._normalised(heard)
+        slot = part.star.slot
+        bias, inner_bias = (self.tensors[f"conv.{name}"][None] for name in ("bias", "inner_bias"))
+        here, there = soft.scales(
+            self.config["aggr"], part.degree[slot], part.there, self.config["max_degree"]
+        )
+        found = Soft(
+            anchor=self._encode(own),
+            bias=soft.biases(bias, own, soft.knowing(near, part.there), self._edges(part), slot),
+            here=here[None, None], there=there[None, None], weight=part.weight[None, None],
+            offset=inner_bias @ own, beta=float(self.config["beta"]), **self.shared,
         )  # fmt: skip
+        if not self.config["residual"]:
+            return found
+        k = self.channels
+        return found.around(raw[:, -k:], heard[:, -k:], part.star)
+
+    def _normalised(self, x: Array) -> Array:
+        """Features [1, q, n] after the layer's norm, if it has one."""
+        names = (f"conv.norm.{name}" for name in ("weight", "bias", "mean", "variance"))
+        rows = [self.tensors[name][None, :, None] for name in names if name in self.tensors]
+        return networks.normalised(x, *rows) if rows else x
 
     def start(self, local: Local) -> Array:
         assert isinstance(local, Soft)

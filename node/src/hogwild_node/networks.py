@@ -6,7 +6,7 @@ and call them with tensors, a robot calls them with NumPy arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hogwild_node.activations import Activation
@@ -16,18 +16,44 @@ from hogwild_node.star import Star
 from hogwild_node.tree import FIXED, over
 
 FEATURE_SLOPE = 0.1
-"""Negative slope of the leaky ReLU on the feature path of a PICNN: no unit of it can die."""
+"""Negative slope of the leaky ReLU in MLPs and on the feature path of a PICNN: no unit can die."""
+NORM_EPSILON = 1e-5
+r""":math:`\varepsilon` of norms, as in torch."""
 ATTENTION_SLOPE = 0.2
 """Negative slope of the leaky ReLU in attention, as in the paper."""
 
 
-def mlp(x: Array, weights: Sequence[Array], biases: Sequence[Array], slope: float = 0.1) -> Array:
-    """Affine layers with leaky ReLUs between them: [..., n, in] → [..., n, out]."""
+def mlp(
+    x: Array,
+    weights: Sequence[Array],
+    biases: Sequence[Array],
+    slope: float = FEATURE_SLOPE,
+    drop: Callable[[Array], Array] | None = None,
+) -> Array:
+    """Affine layers with leaky ReLUs between them, and dropout where it is given:
+    [..., n, in] → [..., n, out]."""
     xp, last = namespace(x), len(weights) - 1
     for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
         x = xp.linear(x, weight, bias)
         x = x if i == last else xp.leaky_relu(x, slope)
+        x = x if i == last or drop is None else drop(x)
     return x
+
+
+def normalised(
+    x: Array, weight: Array, bias: Array, mean: Array | None = None, variance: Array | None = None
+) -> Array:
+    r""":math:`w_c (x_c - m_c) / \sqrt{v_c + \varepsilon} + b_c` for every channel c, where m and v
+    are the mean and the variance over the channels of the same node, unless they are given.
+
+    Args:
+        x: [1 or R, p, n].
+        weight: w, [R or 1, p, 1], and likewise the others.
+    """
+    if mean is None or variance is None:
+        mean = x.mean(1, keepdims=True)
+        variance = ((x - mean) ** 2).mean(1, keepdims=True)
+    return weight * (x - mean) / namespace(x).sqrt(variance + NORM_EPSILON) + bias
 
 
 @dataclass(frozen=True)
@@ -149,10 +175,26 @@ def attention(
     logits = at.spread(project(theta_x, row[..., :q], x)) + sent
     if theta_e is not None:
         logits = logits + project(theta_e, row[..., 2 * q :], edge_attr)
+    return softmax(xp.leaky_relu(logits, ATTENTION_SLOPE), at)
+
+
+def softmax(logits: Array, at: Star, weight: Array | None = None) -> Array:
+    r"""Shares of the edges into each node, :math:`w_e \exp(l_e) / \sum_{e'} w_{e'} \exp(l_{e'})`.
+
+    Args:
+        logits: [..., E'].
+        at: The nodes and the edges into them.
+        weight: Nonnegative weights [..., E']; ``None``: all one. Where all weights into a node are
+            zero, so are the shares.
+    """
     if not at.degree:
         return logits
-    logits = xp.leaky_relu(logits, ATTENTION_SLOPE)
-    least = xp.filled((logits.shape[0], at.size), -float("inf"), logits)
+    xp = namespace(logits)
+    least = xp.filled((*logits.shape[:-1], at.size), -float("inf"), logits)
     top = xp.largest(least, at.slot, xp.constant(logits))
-    weights = xp.exp(logits - at.spread(top))
-    return weights / at.spread(at.collect(weights))
+    shares = xp.exp(logits - at.spread(top))
+    if weight is None:
+        return shares / at.spread(at.collect(shares))
+    shares = weight * shares
+    total = at.spread(at.collect(shares))
+    return shares / xp.where(total > 0.0, total, 1.0)

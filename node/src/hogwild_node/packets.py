@@ -126,7 +126,7 @@ class Format:
     Attributes:
         model: The model's name on the network, sixteen hexadecimal digits.
         rule: The rule's name.
-        features: Numbers of a hello beside the degree: the width p of the features, and the width
+        features: Numbers of a hello beside the degree: the width q of the features, and the width
             r of the features of an edge where they travel.
         said: Numbers that a packet holds beside the letter: the embedding, or all layers' values.
         letter: Numbers of a letter.

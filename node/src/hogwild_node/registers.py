@@ -27,7 +27,7 @@ class Registers(Work):
     Args:
         model: The trained model.
         rule: The name of the rule.
-        features: The agent's features, [p].
+        features: The agent's features, as it tells them, [q].
         precision: Numbers in packets.
         tolerance: The residual up to which the agent counts as settled.
         h: Where to begin, [1, k, 1]; ``None``: where the model begins.
@@ -58,7 +58,7 @@ class Registers(Work):
         block = model.channels if curved else 0
         told = (model.edge_dim or 0) if self.both else 0
         self.format = Format(
-            model.name, rule, model.in_channels + told, self.rule.said, self.rule.letter, block,
+            model.name, rule, model.told_channels + told, self.rule.said, self.rule.letter, block,
             model.channels, precision,
         )  # fmt: skip
 
@@ -83,10 +83,10 @@ class Registers(Work):
         return True
 
     def _near(self) -> list[Neighbour]:
-        near, p = [], self.model.in_channels
+        near, q = [], self.model.told_channels
         for link in self.members.values():
             assert link.features is not None  # who takes part has said hello
-            x, back = link.features[:p], link.features[p:]
+            x, back = link.features[:q], link.features[q:]
             near.append(Neighbour(x, link.degree, link.edge.edge_attr, link.edge.weight, back))
         return near
 

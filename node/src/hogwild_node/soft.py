@@ -1,24 +1,28 @@
 r"""Soft energies as a node computes them.
 
 .. math::
-    e^i = \tfrac\beta2 \|h_i - g_i\|^2 + \sum_{j \in N(i)} w_{ij}\, \mathbf 1^\top
-        \psi\bigl(z_{ij}\bigr), \qquad z_{ij} = s_{ij} W h_i + t_{ij} V h_j + c_{ij},
+    e^i = \tfrac\beta2 \|h_i - g_i\|^2 + \mathbf 1^\top \psi\bigl(U h_i + b_i\bigr)
+        + \sum_{j \in N(i)} w_{ij}\, \mathbf 1^\top \psi\bigl(z_{ij}\bigr), \qquad
+    z_{ij} = s_{ij} W h_i + t_{ij} V h_j + c_{ij},
 
-with an anchor :math:`g_i` and biases :math:`c_{ij}` from features, scales :math:`s_{ij}, t_{ij}`
-from the degrees in the *whole* graph, and in channel a the convex function
+with an anchor :math:`g_i`, biases :math:`b_i, c_{ij}` and edge weights from features, scales
+:math:`s_{ij}, t_{ij}` from the degrees in the *whole* graph, and in channel a the convex function
 
 .. math::
     \psi_a(z) = \tfrac12 v^-_a z^2 + (v^+_a - v^-_a)\, r(z), \qquad
-    r'(z) = \tfrac12 \bigl(z + \sqrt{z^2 + \varepsilon^2}\bigr), \qquad v^-_a, v^+_a \ge 0.
+    r''(z) = \min\Bigl(\max\Bigl(\frac{z}{\varepsilon} + \frac12, 0\Bigr), 1\Bigr), \qquad
+    v^-_a, v^+_a \ge 0.
 
-Its curvature goes from :math:`v^-_a` for :math:`z \ll 0` to :math:`v^+_a` for :math:`z \gg 0`, so
-that :math:`\psi_a'` is a smooth leaky ReLU with two learned slopes. The curvature stays between the
-two *everywhere*. :mod:`hogwild.models.soft` bounds the condition number with that.
+Its curvature is :math:`v^-_a` for :math:`z \le -\varepsilon/2`, is :math:`v^+_a` for
+:math:`z \ge \varepsilon/2`, and goes straight from one to the other between: :math:`\psi_a'` is a
+leaky ReLU with two learned slopes and a rounded kink. The energy has continuous second derivatives,
+and needs no root, exponential or division. The curvature stays between the two *everywhere*.
+:mod:`hogwild.models.soft` bounds the condition number with that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hogwild_node.local import LocalEnergy
 from hogwild_node.ops import Array, namespace
@@ -26,95 +30,172 @@ from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
-WIDTH = 0.5
+WIDTH = 0.1
 r""":math:`\varepsilon`, the width of the transition between the two slopes."""
 
 
 @dataclass(frozen=True)
 class Soft(LocalEnergy):
-    """Local soft energies; w is the width of the coupling."""
+    """Local soft energies.
+
+    The coupling has w channels: H heads of w / H channels each. Every head has its own scales and
+    weights of edges; without attention there is one head. There are o node-local terms, o may be
+    zero.
+    """
 
     anchor: Array = over(NODES)  # [R, k, N] g
     bias: Array = over(EDGES)  # [R, w, E] c
-    here: Array = over(EDGES)  # [E] s, at the receiver
-    there: Array = over(EDGES)  # [E] t, at the sender
-    weight: Array = over(EDGES)  # [E] w
+    here: Array = over(EDGES)  # [R or 1, H, E] s, at the receiver
+    there: Array = over(EDGES)  # [R or 1, H, E] t, at the sender
+    weight: Array = over(EDGES)  # [R or 1, H, E] w
     receiver: Array = over(SHARED)  # [R, w, k] W
     sender: Array = over(SHARED)  # [R, w, k] V
     low: Array = over(SHARED)  # [R, w, 1] v⁻
     high: Array = over(SHARED)  # [R, w, 1] v⁺
+    inner: Array = over(SHARED)  # [R, o, k] U
+    offset: Array = over(NODES)  # [R, o, N] b
+    inner_low: Array = over(SHARED)  # [R, o, 1] u⁻
+    inner_high: Array = over(SHARED)  # [R, o, 1] u⁺
     beta: float = over(FIXED)
     pairwise = True
 
-    # -- ψ and its derivatives, weighted, from the arguments z [R, w, E'] --------------------------
+    # -- the terms along edges and their derivatives, from the arguments z [R, w, E'] --------------
 
     def energies(self, z: Array) -> Array:
-        r""":math:`w_{ij}\, \mathbf 1^\top \psi(z_{ij})`, [R, E']."""
-        xp = namespace(z)
-        root = xp.sqrt(z * z + WIDTH**2)
-        ramp = 0.25 * (z * z + z * root + WIDTH**2 * xp.asinh(z / WIDTH))
-        return self.weight * (0.5 * self.low * z * z + (self.high - self.low) * ramp).sum(1)
+        r""":math:`\sum_a w_{ija} \psi_a(z_{ija})`, [R, E']."""
+        return by_head(self.weight, psi(z, self.low, self.high)).sum(1)
 
     def slopes(self, z: Array) -> Array:
         r""":math:`w_{ij}\, \psi'(z_{ij})`, [R, w, E']."""
-        ramp = 0.5 * (z + namespace(z).sqrt(z * z + WIDTH**2))
-        return self.weight * (self.low * z + (self.high - self.low) * ramp)
+        return by_head(self.weight, psi_slope(z, self.low, self.high))
 
     def curvatures(self, z: Array) -> Array:
         r""":math:`w_{ij}\, \psi''(z_{ij})`, [R, w, E']."""
-        rise = 0.5 * (1.0 + z / namespace(z).sqrt(z * z + WIDTH**2))
-        return self.weight * (self.low + (self.high - self.low) * rise)
+        return by_head(self.weight, psi_curvature(z, self.low, self.high))
 
     @property
     def steepest(self) -> Array:
-        """A bound on the curvature of ψ in each channel, [R, w, 1]."""
+        """A bound on the curvature of ψ in each channel of the coupling, [R, w, 1]."""
         return namespace(self.low).maximum(self.low, self.high)
+
+    @property
+    def inner_steepest(self) -> Array:
+        """The same bound in each node-local term, [R, o, 1]."""
+        return namespace(self.low).maximum(self.inner_low, self.inner_high)
+
+    # -- the terms of single nodes -----------------------------------------------------------------
+
+    def inside(self, h: Array) -> Array:
+        """The arguments of the node-local terms, [R, k, A] -> [R, o, A]."""
+        found: Array = self.inner @ h + self.offset
+        return found
+
+    def alone(self, h: Array) -> Array:
+        r""":math:`\tfrac\beta2 \|h_i - g_i\|^2 + \mathbf 1^\top \psi(U h_i + b_i)`, [R, A]."""
+        near = 0.5 * self.beta * ((h - self.anchor) ** 2).sum(1)
+        found: Array = near + psi(self.inside(h), self.inner_low, self.inner_high).sum(1)
+        return found
+
+    def alone_slope(self, h: Array) -> Array:
+        """The gradient of :meth:`alone`, [R, k, A]."""
+        slope = psi_slope(self.inside(h), self.inner_low, self.inner_high)
+        return self.beta * (h - self.anchor) + self.inner.mT @ slope
+
+    def around(self, h: Array, inbox: Array, at: Star) -> Soft:
+        """The energy of the distances from some embeddings [R, k, A], heard as [R, k, E']: anchors
+        move there, and arguments read what is left."""
+        move = self.arguments(h, inbox, at) - self.bias
+        offset = self.offset - self.inner @ h
+        return replace(self, anchor=self.anchor + h, bias=self.bias - move, offset=offset)
 
     # -- as nodes see it ---------------------------------------------------------------------------
 
     def arguments(self, h: Array, inbox: Array, at: Star) -> Array:
         """z [R, w, E'] from the embeddings [R, k, A] and what the nodes heard [R, k, E']."""
         xp = namespace(h)
-        own = at.spread(xp.product(self.receiver, h))
-        return self.here * own + self.there * xp.product(self.sender, inbox) + self.bias
+        own = by_head(self.here, at.spread(xp.product(self.receiver, h)))
+        return own + by_head(self.there, xp.product(self.sender, inbox)) + self.bias
 
     def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:
         here, xp = self.at(at), namespace(h)
         slope = here.slopes(here.arguments(h, inbox, at))
-        pull = xp.product(here.receiver.mT, at.collect(here.here * slope))
-        own = self.beta * (h - here.anchor) + pull
-        return own, xp.product(here.sender.mT, here.there * slope)
+        pull = xp.product(here.receiver.mT, at.collect(by_head(here.here, slope)))
+        toward = xp.product(here.sender.mT, by_head(here.there, slope))
+        return here.alone_slope(h) + pull, toward
 
     def quadratic(self, h: Array, inbox: Array, at: Star, majorise: float = 0.0) -> LocalQuadratic:
         here, xp, (r, k) = self.at(at), namespace(h), h.shape[:2]
         z = here.arguments(h, inbox, at)
         slope, curvature = here.slopes(z), here.curvatures(z)
+        bend = psi_curvature(here.inside(h), here.inner_low, here.inner_high)
         if majorise:
-            most = here.weight * here.steepest
+            most = by_head(here.weight, here.steepest)
             curvature = curvature + majorise * (most - curvature)
+            bend = bend + majorise * (here.inner_steepest - bend)
         w, v = here.receiver, here.sender
-        own = self.beta * (h - here.anchor) + xp.product(w.mT, at.collect(here.here * slope))
-        b = sandwich(w, at.collect(here.here**2 * curvature), w)
-        x = sandwich(w, here.here * here.there * curvature, v)
-        c = sandwich(v, here.there**2 * curvature, v)
+        own = here.alone_slope(h) + xp.product(w.mT, at.collect(by_head(here.here, slope)))
+        b = sandwich(w, at.collect(by_head(here.here**2, curvature)), w)
+        b = b + sandwich(here.inner, bend, here.inner)
+        x = sandwich(w, by_head(here.here * here.there, curvature), v)
+        c = sandwich(v, by_head(here.there**2, curvature), v)
         uncoupled = xp.filled((r, 0, k, at.degree), 0.0, h), xp.filled((r, 0, 0, at.size), 0.0, h)
         return LocalQuadratic(
-            own, xp.product(v.mT, here.there * slope), xp.add_diagonal(b, self.beta), x, c,
+            own, xp.product(v.mT, by_head(here.there, slope)), xp.add_diagonal(b, self.beta), x, c,
             *uncoupled, at,
         )  # fmt: skip
 
     def row_bounds(self, at: Star) -> tuple[Array, Array]:
         here, xp = self.at(at), namespace(self.anchor)
+        heads = self.weight.shape[1]
 
-        def rows(left: Array, right: Array) -> Array:
-            """Row sums [R, k, 1] of |L|ᵀ diag(v) |R|."""
-            return xp.product(abs(left).mT, self.steepest * abs(right).sum(2)[:, :, None])
+        def rows(left: Array, right: Array, most: Array, groups: int) -> Array:
+            """Row sums of |L|ᵀ diag(most) |R| for each group of channels, [R, k, groups]."""
+            parts = abs(left) * most * abs(right).sum(2)[:, :, None]  # [R, w, k]
+            r, w, k = parts.shape
+            return xp.reshape(parts, (r, groups, w // groups, k)).sum(2).mT
 
-        w, v = self.receiver, self.sender
+        w, v, most = self.receiver, self.sender, self.steepest
         across = here.weight * here.here * here.there
-        own = rows(w, w) * (here.weight * here.here**2) + rows(w, v) * across
-        toward = rows(v, v) * (here.weight * here.there**2) + rows(v, w) * across
-        return self.beta + at.collect(own), toward
+        own = rows(w, w, most, heads) @ (here.weight * here.here**2)
+        own = own + rows(w, v, most, heads) @ across
+        toward = rows(v, v, most, heads) @ (here.weight * here.there**2)
+        toward = toward + rows(v, w, most, heads) @ across
+        alone = rows(self.inner, self.inner, self.inner_steepest, 1)
+        return self.beta + alone + at.collect(own), toward
+
+
+def psi(z: Array, low: Array, high: Array) -> Array:
+    r""":math:`\psi(z)` with the curvatures :math:`v^-` (``low``) and :math:`v^+` (``high``)."""
+    u, beyond = _across(z)
+    ramp = u**3 / (6.0 * WIDTH) + 0.5 * beyond * (WIDTH + beyond)
+    return 0.5 * low * z * z + (high - low) * ramp
+
+
+def psi_slope(z: Array, low: Array, high: Array) -> Array:
+    r""":math:`\psi'(z)`."""
+    u, beyond = _across(z)
+    return low * z + (high - low) * (0.5 / WIDTH * u * u + beyond)
+
+
+def psi_curvature(z: Array, low: Array, high: Array) -> Array:
+    r""":math:`\psi''(z)`, between ``low`` and ``high``."""
+    return low + (high - low) * (_across(z)[0] / WIDTH)
+
+
+def _across(z: Array) -> tuple[Array, Array]:
+    """How far z is in the transition, from 0 to :data:`WIDTH`, and how far beyond it."""
+    xp = namespace(z)
+    return xp.clip(z + 0.5 * WIDTH, 0.0, WIDTH), xp.clip(z - 0.5 * WIDTH, 0.0, None)
+
+
+def by_head(factor: Array, channels: Array) -> Array:
+    """Multiply the channels of each head by the number of the head: [R or 1, H, E'] and
+    [R, w, E' or 1] -> [R, w, E']."""
+    xp, (r, w, n), (_, heads, size) = namespace(channels), channels.shape, factor.shape
+    if heads == 1:
+        return factor * channels
+    grouped = factor[:, :, None] * xp.reshape(channels, (r, heads, w // heads, n))
+    return xp.reshape(grouped, (r, w, size))
 
 
 def bounded(matrix: Array) -> Array:
@@ -126,14 +207,29 @@ def bounded(matrix: Array) -> Array:
     return found
 
 
-SCALINGS = ("symmetric", "metropolis")
+AGGREGATIONS = ("symmetric", "mean", "sum")
 
 
-def scales(scaling: str, here: Array, there: Array) -> tuple[Array, Array]:
-    """s and t of every edge [E'] from the degrees at its receiver and at its sender, [E'] each."""
-    if scaling == "symmetric":
+def scales(
+    aggr: str, here: Array, there: Array, max_degree: float | None = None
+) -> tuple[Array, Array]:
+    r"""s and t of every edge j → i from the degree :math:`d_i` of its receiver (one plus the
+    weights of the edges into i) and :math:`d_j'` of its sender (one plus the weights of the edges
+    out of j); all [..., E'].
+
+    * ``"symmetric"``: :math:`s_{ij} = d_i^{-1/2}`, :math:`t_{ij} = d_j'^{-1/2}`;
+    * ``"mean"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j')^{-1/2}`, the weights of Metropolis and
+      Hastings;
+    * ``"sum"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j', 1 + D)^{-1/2}`, D = ``max_degree``.
+
+    So :math:`\sum_{j \to i} w_{ij} s_{ij}^2 \le 1` and
+    :math:`\sum_{i \to j} w_{ji} t_{ji}^2 \le 1` at every node i.
+    """
+    if aggr == "symmetric":
         return here**-0.5, there**-0.5
-    both = namespace(here).maximum(here, there) ** -0.5
+    xp = namespace(here)
+    both = xp.maximum(here, there)
+    both = (both if max_degree is None else xp.clip(both, 1.0 + max_degree, None)) ** -0.5
     return both, both
 
 

@@ -41,7 +41,7 @@ class Work(ABC):
 
     @abstractmethod
     def meet(self, features: Array, members: Mapping[str, Link], now: float) -> bool:
-        """The agent has these features [p], and these neighbours take part; whether that changes
+        """The agent tells these features [q], and these neighbours take part; whether that changes
         what the agent computes."""
 
     @abstractmethod

@@ -18,6 +18,7 @@ from hogwild.cluster.store import Count, Store
 from hogwild.errors import CapacityError
 from hogwild.models.base import GraphModule
 from hogwild.models.energy import EnergyConv
+from hogwild.models.features import Features
 from hogwild.models.gsd import GSDConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.nn.picnn import PICNN
@@ -60,8 +61,11 @@ def predict(model: GraphModule, nodes: int, edges: int, *, edge_weight: bool = F
     convs = [m for m in model.modules() if isinstance(m, ImplicitConv)]
     if not convs:
         raise TypeError(f"expected a model with implicit layers, got {type(model).__name__}")
+    stages = [m for m in model.modules() if isinstance(m, Features) and m.encoder is not None]
+    raw = 2 * sum(stage.in_channels for stage in stages)  # features before they are encoded
     # Several layers are solved one after the other.
-    return max(_layer(conv, nodes, edges, edge_weight) for conv in convs)
+    largest = max(_layer(conv, nodes, edges, edge_weight) for conv in convs)
+    return largest + NUMBER * raw * nodes
 
 
 def _layer(conv: ImplicitConv, nodes: int, edges: int, edge_weight: bool) -> int:

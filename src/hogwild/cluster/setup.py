@@ -168,6 +168,7 @@ def prepared(
 
 
 def _check_widths(model: ConvGNN, channels: int, edges: Any) -> None:
+    model.features.begin(channels)
     if channels != model.in_channels:
         raise FeatureError(
             f"the graph has {channels} features a node and the model reads {model.in_channels}; "

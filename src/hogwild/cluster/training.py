@@ -31,10 +31,16 @@ from hogwild.cluster.engine import Engine
 from hogwild.cluster.host import Loss
 from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
 from hogwild.errors import ConfigError, ConvergenceError, require_positive
+from hogwild.nn.norm import BatchNorm
 
 ADJOINT = 1e-2
 """The tolerance of the adjoint, relative to that of the embeddings. Nothing bounds the error of the
 adjoint of a map, so that its residual is made smaller."""
+
+
+def _differs(part: nn.Module) -> bool:
+    """Whether a module computes something else in every part of a graph."""
+    return part.training and bool(getattr(part, "dropout", 0.0) or isinstance(part, BatchNorm))
 
 
 @dataclass
@@ -100,6 +106,13 @@ class Trainer:
         self._prepared = prepared(model, graph, workers, Place.of("Trainer", **place))
         self.setup: Setup = self._prepared.__enter__()
         self.model = self.setup.model
+        if any(_differs(part) for part in self.model.modules()):
+            self._prepared.__exit__(None, None, None)
+            raise ConfigError(
+                "the model has dropout or a BatchNorm and is in training mode, in which every part "
+                "of the graph draws and averages for itself; expected model.eval(), in which "
+                "gradients flow as well"
+            )
         if self.model.readout.pool is not None:
             self._prepared.__exit__(None, None, None)
             raise ConfigError(

@@ -126,8 +126,9 @@ def _run(
     begun = clock.perf_counter()
     model.require_asynchronous(inputs)
     many = inputs.repeat(settings.runs)
-    answers = [found.value for found in model.solutions(inputs)]  # of every layer that is solved
-    worth = scoring.worth(model.read(answers[-1], inputs), replay)
+    levels = model.solutions(inputs)  # of every layer that is solved
+    answers, answer = [found.value for found in levels], model.joined(levels).value
+    worth = scoring.worth(model.read(answer, inputs), replay)
     problem = model.problem(many).detach()
     timetable, about, ticks = _timetable(problem.graph, settings, replay)
     bounds = None if about["bounds"] is None else tuple(about["bounds"])
@@ -139,13 +140,14 @@ def _run(
         rule, timetable, start, exchange=settings.exchange, impairments=settings.impairments
     )
     targets = [as_field(answer, start.dtype).repeat(1, 1, settings.runs) for answer in answers]
-    watch = Watch(simulation, targets, settings, ticks, _scorer(model, many, answers[-1], worth))
+    scorer = _scorer(model, many, answer, worth)
+    watch = Watch(simulation, targets, answer.size(-1), settings, ticks, scorer)
     trace = Trace.of(timetable, about) if record else None
     _tick(watch, trace, progress)
     if trace is not None and not isinstance(record, bool):
         trace.save(record)
     seconds = clock.perf_counter() - begun
-    return report(model, watch, inputs, bounds, answers[-1], trace, worth, seconds)
+    return report(model, watch, inputs, bounds, answer, trace, worth, seconds)
 
 
 @dataclass(frozen=True)

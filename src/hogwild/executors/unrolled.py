@@ -42,6 +42,7 @@ from hogwild.models.layered import ExplicitGNN
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
+from hogwild.nn.norm import BatchNorm
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules import choose, gradient_rule, rule_for
 from hogwild.rules.unrolled import UnrolledMessages
@@ -114,6 +115,7 @@ def asynchronous_embed(
                 f"{impairment!r} changes what packets say, in steps that have no gradient; "
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
+    _refuse_batch_norms(model)
     if isinstance(model, ExplicitGNN):
         if updates is not None or tail is not None:
             raise ConfigError(
@@ -132,14 +134,18 @@ def asynchronous_embed(
     return h[0].mT if model.replicas is None else h.mT
 
 
-def _layers(model: ExplicitGNN, inputs: Inputs, settings: Settings) -> Tensor:
-    """The embeddings after the last layer, [R, k, N]."""
-    if any(isinstance(m, _BatchNorm) and m.training for m in model.modules()):
+def _refuse_batch_norms(model: Model) -> None:
+    """Raise if a norm of the model mixes nodes now."""
+    if any(isinstance(m, _BatchNorm | BatchNorm) and m.training for m in model.modules()):
         raise AsynchronyError(
             "a BatchNorm in training mode normalises over all nodes at hand, and an asynchronous "
             "node knows only itself and its neighbours; expected norms of single nodes, such as "
             "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
         )
+
+
+def _layers(model: ExplicitGNN, inputs: Inputs, settings: Settings) -> Tensor:
+    """The embeddings after the last layer, [R, k, N]."""
     with evaluating(model):  # whether a layer is local cannot be seen through dropout
         problem = model.problem(inputs)
     assert isinstance(problem, LayeredProblem)

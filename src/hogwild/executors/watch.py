@@ -30,10 +30,11 @@ class Watch:
 
     Args:
         simulation: The simulation.
-        targets: The answers of all levels, [R, k, Q·N] each; the last one is the answer of the run.
+        targets: The answers of all levels, [R, k, Q·N] each.
+        channels: Width of the model's embeddings: those of the last levels.
         settings: The tolerance, what is recorded, and the impairments.
         ticks: Ticks after which the simulation ends in any case.
-        score: From the embeddings of the last level [R, k, Q·N] to the task's error; ``None``:
+        score: From the model's embeddings [R, k, Q·N] to the task's error; ``None``:
             there is no target.
     """
 
@@ -41,12 +42,13 @@ class Watch:
         self,
         simulation: Simulation,
         targets: list[Tensor],
+        channels: int,
         settings: Settings,
         ticks: int,
         score: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.simulation, self.graph, self.targets = simulation, simulation.graph, targets
-        self.settings, self.ticks = settings, ticks
+        self.channels, self.settings, self.ticks = channels, settings, ticks
         self.widths = [target.size(1) for target in targets]
         tiny = torch.finfo(targets[-1].dtype).tiny
         self.scales = [self.graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
@@ -77,8 +79,8 @@ class Watch:
 
     @property
     def h(self) -> Tensor:
-        """The embeddings of the last level, [R, k, Q·N]."""
-        return self.simulation.h[:, -self.widths[-1] :]
+        """The model's embeddings, [R, k, Q·N]."""
+        return self.simulation.h[:, -self.channels :]
 
     def _distance(self) -> Tensor:
         """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""

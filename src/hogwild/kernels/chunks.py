@@ -7,8 +7,6 @@ neighbours near each other. The number of threads changes no bit of an answer.
 
 from __future__ import annotations
 
-import ctypes
-import signal
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +30,6 @@ MOST_CHANNELS, MOST_MESSAGES = 8, 16
 """Widest embeddings and messages (of all heads) that ``chunks.h`` has blocks for."""
 BLOCKS = 2
 """The number of this method in the compiled library."""
-_PRESSED = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.pythonapi.PyOS_InterruptOccurred)
-"""Whether Ctrl-C was pressed and nobody has heard it yet; it counts as heard from then on."""
 
 
 @kept
@@ -142,14 +138,4 @@ class ChunkedEnergyKernel(EnergyKernel):
         return other
 
     def _call(self, name: str, *arguments: Any) -> None:
-        """Call the library, and hear Ctrl-C meanwhile. The call ends before a signal's handler
-        runs, and begins again where the handler raises nothing."""
-        heard = True
-        while heard:
-            self.native.listen(_PRESSED)
-            try:
-                super()._call(name, *arguments)
-            finally:
-                heard = bool(self.native.listen(None))
-            if heard:
-                signal.raise_signal(signal.SIGINT)
+        self.native.interruptible(lambda: super(ChunkedEnergyKernel, self)._call(name, *arguments))

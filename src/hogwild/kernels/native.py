@@ -12,10 +12,12 @@ import ctypes
 import math
 import mmap
 import os
+import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,7 +29,10 @@ SWITCH = "HOGWILD_KERNELS"
 """The environment variable that switches the compiled library off, ``HOGWILD_KERNELS=off``, or asks
 for one of several instruction sets, such as ``HOGWILD_KERNELS=avx2``."""
 
+T = TypeVar("T")
 _WORDS = ctypes.c_char * 512
+_PRESSED = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.pythonapi.PyOS_InterruptOccurred)
+"""Whether Ctrl-C was pressed and nobody has heard it yet; it counts as heard from then on."""
 _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "digest": (ctypes.c_char_p, []),
@@ -68,6 +73,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tiling_count": (_INT, [_AT]),
     "tiling_gather": (ctypes.c_int, [_AT, *[_INT] * 4, _AT, _AT, _INT]),
     "tiling_copy": (None, [_AT] * 6),
+    "soft": (
+        ctypes.c_int,
+        [_AT, _INT, *[_AT] * 5, _REAL, _REAL, _AT, _AT, _REAL, _REAL, _AT, _INT, *[_AT] * 6, _INT],
+    ),
     "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
     "activations": (_REAL, [_INT]),
     "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _INT]),
@@ -101,6 +110,19 @@ class Library:
         """Call a function that explains a failure in words; its result, and the words."""
         why = _WORDS()
         return getattr(self, name)(*arguments, why, len(why)), why.value.decode()
+
+    def interruptible(self, call: Callable[[], T]) -> T:
+        """Make a call that may last, and hear Ctrl-C meanwhile. The call ends before a signal's
+        handler runs, and begins again where the handler raises nothing."""
+        while True:
+            self.listen(_PRESSED)
+            try:
+                found = call()
+            finally:
+                pressed = bool(self.listen(None))
+            if not pressed:
+                return found
+            signal.raise_signal(signal.SIGINT)
 
 
 def address(x: Tensor | None) -> Any:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _unflatten_dense_tensors
 from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.utils import softmax
 
 from hogwild.errors import GraphError
 from hogwild.kernels.dense import (
@@ -47,6 +48,7 @@ def read(
     batch: Tensor | None = None,
     size: int | None = None,
     pool: str = "mean",
+    score: MLP | None = None,
 ) -> Tensor:
     """Predictions of nodes, [(R,) N, out], or with ``graph`` of graphs, [(R,) G, out].
 
@@ -57,17 +59,19 @@ def read(
         batch: The graph of every node, [N]; ``None``: there is one graph.
         size: Number of graphs; ``None``: read from ``batch``.
         pool: One of :data:`POOLS`.
+        score: The scores [(R,) N, 1] of nodes, whose softmax over a graph weighs the nodes' outputs
+            before they are pooled; ``None``: they are not weighed.
     """
     networks = (node,) if graph is None else (node, graph)
     native = library()
-    plain = h.is_cpu and all(unheard(net, MLP) for net in networks)
-    if native is not None and plain and not watched() and pool == "mean":
+    plain = h.is_cpu and all(unheard(net, MLP) and not net.drops for net in networks)
+    if native is not None and plain and not watched() and pool == "mean" and score is None:
         given = [p for net in networks for p in _parameters(net)]
         fits = _fits(networks, h, given)
         named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
         if fits and named:
             return _read(native, networks, h, given, batch, size)
-    return _on_torch(node, graph, h, batch, size, pool)
+    return _on_torch(node, graph, h, batch, size, pool, score)
 
 
 def _on_torch(
@@ -77,10 +81,14 @@ def _on_torch(
     batch: Tensor | None,
     size: int | None,
     pool: str = "mean",
+    score: Network | None = None,
 ) -> Tensor:
     y = node(h)
     if graph is None:
         return y
+    if score is not None:
+        s = score(h)
+        y = y * (s.softmax(-2) if batch is None else softmax(s, batch, num_nodes=size, dim=-2))
     if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
         whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
         return graph(whole.get(pool, y.sum)(-2, keepdim=True))

@@ -46,6 +46,10 @@ class LinearSolver:
         known = None if self.kind == "cg" else hessian.exactly(rhs)
         if known is not None:
             return self.exactly(known, hessian.graph)
+        if self.kind == "auto" and isinstance(rtol, float):
+            found = hessian.iterate(rhs, rtol)
+            if found is not None:
+                return found
         factor = self._factor(hessian, rhs)
         if factor is not None:
             return self.exactly(factor.solve(rhs), hessian.graph)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.linalg.solution import Solution
 
 if TYPE_CHECKING:
     from hogwild.linalg.fronts import Factor
@@ -58,6 +59,11 @@ class Hessian(ABC):
     def exactly(self, rhs: Tensor) -> Tensor | None:
         """``H⁻¹ b`` to rounding, where the map has a better way than its blocks; otherwise
         ``None``."""
+        return None
+
+    def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
+        """``H⁻¹ b`` by iterations, where the map has a faster way to take all of them than one
+        after the other; otherwise ``None``."""
         return None
 
 

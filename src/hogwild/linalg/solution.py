@@ -98,13 +98,13 @@ class Solution:
         return cls(value, status, iterations, residual)
 
     @classmethod
-    def of_levels(cls, found: Sequence[Solution]) -> Solution:
-        """The last level's embeddings. Iterations are summed over the levels; residuals and
-        statuses are the worst of all levels."""
+    def of_levels(cls, found: Sequence[Solution], every: bool = False) -> Solution:
+        """The last level's embeddings, or those of ``every`` level side by side. Iterations are
+        summed over the levels; residuals and statuses are the worst of all levels."""
         if len(found) == 1:
             return found[0]
         return cls(
-            found[-1].value,
+            torch.cat([f.value for f in found], -1) if every else found[-1].value,
             torch.stack([f.status for f in found]).amax(0),
             torch.stack([f.iterations for f in found]).sum(0),
             torch.stack([f.residual for f in found]).amax(0),

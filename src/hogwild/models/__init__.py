@@ -5,6 +5,7 @@ from hogwild.models.eignn import EIGNN, EIGNNConv
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.explained import Explained
 from hogwild.models.explicit import GAT, GCN
+from hogwild.models.features import Features
 from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.ignn import IGNN, IGNNConv
@@ -22,7 +23,8 @@ from hogwild.models.wrapping import WrappedGNN, wrap
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv", "EnergyGNN",
-    "Explained", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN", "LayeredProblem",
-    "Layers", "MaxConv", "MaxGNN", "Model", "Readout", "ScarselliConv", "ScarselliGNN",
-    "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN", "wrap",
+    "Explained", "Features", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN",
+    "LayeredProblem", "Layers", "MaxConv", "MaxGNN", "Model", "Readout", "ScarselliConv",
+    "ScarselliGNN", "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN",
+    "wrap",
 ]  # fmt: skip

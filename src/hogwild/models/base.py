@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -87,6 +88,11 @@ class GraphModule(nn.Module, metaclass=Called):
         """The embeddings of every level, the lowest level first."""
         return [self.embed(inputs, h0)]
 
+    def joined(self, levels: Sequence[Solution]) -> Solution:
+        """The result of :meth:`embed` from that of :meth:`solutions`."""
+        (one,) = levels
+        return one
+
     @abstractmethod
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """The output of :meth:`forward` for these inputs."""
@@ -149,6 +155,15 @@ class Conv(GraphModule):
     def out_channels(self) -> int:
         """Width of the embeddings."""
         return self.hidden_channels
+
+    @property
+    def readout_channels(self) -> int:
+        """Width of what the readout reads (:meth:`for_readout`)."""
+        return self.hidden_channels
+
+    def for_readout(self, h: Tensor) -> Tensor:
+        """What the readout reads of the embeddings [(R,) N, k]."""
+        return h
 
     @property
     def level_channels(self) -> list[int]:

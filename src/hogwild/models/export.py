@@ -85,10 +85,14 @@ def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any
         chosen = t if replica is None else t[replica]
         return chosen.detach().double().cpu().numpy()
 
-    tensors = {name: numbers(t) for name, t in model.state_dict().items()}
+    tensors = {
+        name: numbers(t)
+        for name, t in model.state_dict().items()
+        if not name.startswith("conv.coupling.")  # of soft energies; the facts have what follows
+    }
     about, more = facts(model.conv)
     sizes = {
-        "in_channels": model.conv.in_channels,
+        "in_channels": model.in_channels,
         "hidden_channels": model.conv.hidden_channels,
         "out_channels": model.readout.out_channels,
         "edge_dim": model.conv.edge_dim,
@@ -155,9 +159,19 @@ def _denoising(conv: GSDConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 @facts.register
 def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    most = 0.25 * (conv.condition - 1.0) * conv.beta
-    config = {"kind": "soft", "scaling": conv.scaling, "beta": conv.beta}
-    return config, {"conv.slopes": most * conv.slopes.sigmoid()}
+    if conv.heads is not None:
+        raise AsynchronyError(
+            f"heads={conv.heads}: the scale of an edge depends on the attention of the sender's "
+            f"neighbours, and a node hears the features of its own neighbours only; expected "
+            f"heads=None"
+        )
+    config = {
+        "kind": "soft", "aggr": conv.aggr, "max_degree": conv.max_degree, "beta": conv.beta,
+        "residual": conv.residual,
+    }  # fmt: skip
+    terms = conv.terms(torch.float64)
+    single = conv.replicas is None
+    return config, {f"conv.{name}": t[0] if single else t for name, t in terms.items()}
 
 
 @facts.register

@@ -1,61 +1,137 @@
-"""The input stage of a model, which standardises features."""
+"""The input stage of a model, which standardises and encodes features."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from hogwild.errors import FeatureError, FeatureWarning
+from hogwild.errors import (
+    ConfigError,
+    FeatureError,
+    FeatureWarning,
+    is_integer,
+    require_positive,
+    require_probability,
+)
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.dense import traced
 from hogwild.models.validation import large_features, refuse_batch
+from hogwild.nn.mlp import MLP
 from hogwild.nn.standardize import Standardize
 
 
 class Features(nn.Module):
-    """Standardises node and edge features (:class:`~hogwild.nn.Standardize`). Edge features [E]
-    become a column [E, 1].
+    r"""Standardises node and edge features (:class:`~hogwild.nn.Standardize`), and encodes the node
+    features, each node by itself. Edge features [E] become a column [E, 1].
+
+    An encoder is an MLP with an activation after its last layer, too. The convolution then reads
+    the encoded features, and nothing else does: agents tell their neighbours encoded features.
 
     All replicas share the statistics of the edge features.
 
     Args:
-        in_channels: Width of the node features.
+        in_channels: Width p of the node features. With −1 it is that of the first features, and
+            parameters that depend on it are made then (:meth:`begin`); this needs an encoder.
         edge_dim: Width of the edge features; ``None`` if the model reads no edge features.
         replicas: Number of independent parameter sets, or ``None``.
+        encoder: Widths of the encoder's layers; empty: there is no encoder.
+        dropout: Probability of dropout of features and of the encoder's units in training.
 
     Attributes:
+        out_channels: Width of the features that the convolution reads.
         ignores_edges: Whether a model without edge features ignores ``edge_attr`` instead of
             raising an error.
         advises: Whether the first large features in training mode give a warning, if no statistics
             were fitted by then.
     """
 
-    def __init__(self, in_channels: int, edge_dim: int | None, replicas: int | None) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        edge_dim: int | None = None,
+        replicas: int | None = None,
+        *,
+        encoder: Sequence[int] = (),
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.nodes = Standardize(in_channels, replicas=replicas)
+        lazy = is_integer(in_channels) and in_channels == -1
+        if lazy and not encoder:
+            raise ConfigError(
+                "in_channels=-1 was given without an encoder, and all layers read the features; "
+                "expected an encoder, which alone then waits for them, or the number of features"
+            )
+        if not lazy:
+            require_positive("in_channels", in_channels)
+        self.edge_dim, self.replicas = edge_dim, replicas
+        self.dropout = require_probability("dropout", dropout)
+        self.nodes = None if lazy else Standardize(in_channels, replicas=replicas)
         self.edges = None if edge_dim is None else Standardize(edge_dim, replicas=replicas)
+        self.encoder = (
+            MLP(in_channels, encoder, replicas=replicas, dropout=dropout) if encoder else None
+        )
+        self.out_channels = encoder[-1] if encoder else in_channels
         self.ignores_edges = False
         self.advises = True
 
+    @property
+    def in_channels(self) -> int:
+        """Width p of the node features; −1: it is not known yet."""
+        return -1 if self.nodes is None else self.nodes.channels
+
+    def begin(self, in_channels: int) -> None:
+        """Make what depends on the width of the features, if it was not known."""
+        if self.nodes is None:
+            assert self.encoder is not None
+            like = self.encoder.bias[0]
+            self.nodes = Standardize(in_channels, replicas=self.replicas).to(like)
+            self.encoder.begin(in_channels)
+
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters. The statistics stay."""
+        if self.encoder is not None:
+            self.encoder.reset_parameters()
+
     def __repr__(self) -> str:
-        return f"Features({'standardised' if self.fitted else 'as they are'})"
+        given = [f"encoder={self.encoder.channels[1:]}"] if self.encoder is not None else []
+        given += [f"dropout={self.dropout}"] if self.dropout else []
+        given += ["standardised" if self.fitted else "as they are"]
+        return f"Features({', '.join([str(self.in_channels), *given])})"
 
     @property
     def fitted(self) -> bool:
         """Whether any statistics were fitted."""
-        return self.nodes.fitted or (self.edges is not None and self.edges.fitted)
+        return any(part is not None and part.fitted for part in (self.nodes, self.edges))
+
+    @property
+    def encodes(self) -> bool:
+        """Whether :meth:`encode` changes features."""
+        return self.encoder is not None or (self.training and self.dropout > 0.0)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The encoded features, [(R,) n, p] → [(R,) n, :attr:`out_channels`]."""
+        if self.training and self.dropout and self.replicas is not None:
+            x = x.expand(self.replicas, *x.shape[-2:])  # every replica drops others
+        x = F.dropout(x, self.dropout, self.training)
+        if self.encoder is None:
+            return x
+        x = F.leaky_relu(self.encoder(x), self.encoder.negative_slope)
+        return F.dropout(x, self.dropout, self.training)
 
     def forward(self, inputs: Inputs) -> Inputs:
         """The inputs with standardised features. Invalid features pass through unchanged, and the
         layers raise the error."""
         if self.advises and self.training and not traced():
             self._advise(inputs)
-        x, edge_attr = self.nodes(inputs.x), self._edge_attr(inputs)
+        x = inputs.x if self.nodes is None else self.nodes(inputs.x)
+        edge_attr = self._edge_attr(inputs)
         if x is inputs.x and edge_attr is inputs.edge_attr:
             return inputs
         return replace(inputs, x=x, edge_attr=edge_attr)
@@ -90,11 +166,27 @@ class Features(nn.Module):
         if members is not None:  # graphs that no replica trains on are left out
             used = members.any(0).nonzero()[:, 0]
             graphs, members = [graphs[i] for i in used.tolist()], members[:, used]
-        nodes = _columns(graphs, "x", self.nodes.channels)
+        nodes = _columns(graphs, "x", self.in_channels)
+        self.begin(nodes[0].size(1))
+        assert self.nodes is not None
         edges = [] if self.edges is None else _columns(graphs, "edge_attr", self.edges.channels)
         self.nodes.fit(nodes, members)
         if self.edges is not None and any(t.size(0) > 0 for t in edges):
             self.edges.fit(edges)
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        if self.nodes is None:
+            raise ConfigError(
+                "the model has no parameters yet, because in_channels=-1 and no features were "
+                "seen; expected a call of the model, or model.standardize(data), before this"
+            )
+        super()._save_to_state_dict(*args)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        offset = state.get(f"{prefix}nodes.offset")
+        if offset is not None:
+            self.begin(offset.size(-1))
+        super()._load_from_state_dict(state, prefix, *args)
 
 
 def _columns(graphs: Sequence[Data], name: str, width: int) -> list[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from torch import Tensor
@@ -10,20 +11,23 @@ from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, FeatureError, require_positive, require_widths
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import AnyProblem, Conv, Kind, Model
 from hogwild.models.features import Features
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.keywords import keywords, refuse_unknown
+from hogwild.models.mode import opaque
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
-from hogwild.models.validation import first_parameter, widened
+from hogwild.models.validation import check_inputs, first_parameter, require_finite, widened
 
 
 class ConvGNN(Model):
     """The base class of models that consist of a convolution and a readout.
 
-    ``in_channels``, ``hidden_channels``, ``num_layers`` and ``edge_dim`` are as in ``conv``.
+    ``hidden_channels``, ``num_layers`` and ``edge_dim`` are as in ``conv``, and ``in_channels`` as
+    in ``features``.
 
     Args:
         conv: Maps features to embeddings: any convolution of this library, your own subclass of
@@ -31,11 +35,11 @@ class ConvGNN(Model):
         readout: Maps embeddings to predictions: the hidden widths of the readout's MLPs, or a
             :class:`~hogwild.Readout`, which then decides ``out_channels`` and ``pool``.
         out_channels: Width of the predictions.
-        pool: ``None`` predicts for every node. ``"mean"``, ``"add"`` or ``"max"`` predicts for
-            every graph: this value of the node predictions goes through a second MLP.
-
-    Attributes:
-        features: Standardises the features (:meth:`standardize`).
+        pool: ``None`` predicts for every node. ``"mean"``, ``"add"``, ``"max"`` or
+            ``"attention"`` predicts for every graph: this value of the node predictions goes
+            through a second MLP (:class:`~hogwild.Readout`).
+        features: Standardises the features (:meth:`standardize`), and encodes them if it has an
+            encoder; by default there is none.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class ConvGNN(Model):
         *,
         out_channels: int | None = None,
         pool: str | None = None,
+        features: Features | None = None,
         **unknown: object,
     ) -> None:
         super().__init__()
@@ -68,7 +73,7 @@ class ConvGNN(Model):
                     f"the predictions, out_channels=..., or readout=hogwild.Readout(...)"
                 )
             readout = Readout(
-                conv.hidden_channels, out_channels=out_channels, widths=widths, pool=pool,
+                conv.readout_channels, out_channels=out_channels, widths=widths, pool=pool,
                 replicas=conv.replicas,
             )  # fmt: skip
         elif out_channels is not None or pool is not None:
@@ -76,23 +81,57 @@ class ConvGNN(Model):
                 f"out_channels={out_channels!r} and pool={pool!r} were given beside a Readout, "
                 f"which has its own; expected them in the constructor of the Readout"
             )
-        if (readout.in_channels, readout.replicas) != (conv.hidden_channels, conv.replicas):
+        if (readout.in_channels, readout.replicas) != (conv.readout_channels, conv.replicas):
             raise ConfigError(
                 f"the readout has in_channels={readout.in_channels} and replicas="
-                f"{readout.replicas}, the convolution hidden_channels={conv.hidden_channels} and "
+                f"{readout.replicas}, the convolution hidden_channels={conv.readout_channels} and "
                 f"replicas={conv.replicas}; expected equal numbers"
             )
-        self.conv, self.readout = conv, readout
-        self.features = Features(conv.in_channels, conv.edge_dim, conv.replicas)
+        if features is None:
+            features = Features(conv.in_channels, conv.edge_dim, conv.replicas)
+        given = (features.out_channels, features.edge_dim, features.replicas)
+        if given != (conv.in_channels, conv.edge_dim, conv.replicas):
+            raise ConfigError(
+                f"the features come with width {given[0]}, edge_dim={given[1]} and "
+                f"replicas={given[2]}, and the convolution has in_channels={conv.in_channels}, "
+                f"edge_dim={conv.edge_dim} and replicas={conv.replicas}; expected equal numbers"
+            )
+        self.conv, self.readout, self.features = conv, readout, features
         self.features.advises = conv.kind != Kind.EXPLICIT
         self.kind, self.replicas, self.num_layers = conv.kind, conv.replicas, conv.num_layers
-        self.in_channels, self.hidden_channels = conv.in_channels, conv.hidden_channels
-        self.edge_dim, self.out_channels = conv.edge_dim, readout.out_channels
+        self.hidden_channels, self.edge_dim = conv.hidden_channels, conv.edge_dim
+        self.out_channels = readout.out_channels
+
+    @property
+    def in_channels(self) -> int:
+        """Width of the node features; −1: it is not known yet."""
+        return self.features.in_channels
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
-        self.conv.reset_parameters()
-        self.readout.reset_parameters()
+        for part in (self.features, self.conv, self.readout):
+            part.reset_parameters()
+
+    def encoded(self, inputs: Inputs) -> Inputs:
+        """What the convolution reads: inputs with standardised and encoded features."""
+        inputs = self.features(self.accept(inputs))
+        if not self.features.encodes:
+            return inputs
+        self._check(inputs)
+        x = self.features.encode(inputs.x)
+        self._check_encoded(x)
+        return replace(inputs, x=x)
+
+    @opaque
+    def _check(self, inputs: Inputs) -> None:
+        """Raise if these inputs cannot be encoded; make parameters that waited for them."""
+        check_inputs(inputs, self.conv, self.features.in_channels)
+        self.features.begin(inputs.x.size(-1))
+
+    @opaque
+    def _check_encoded(self, x: Tensor) -> None:
+        if self.conv.validate and not unreadable(x):
+            require_finite("the output of the encoder", x, "an encoder with finite parameters")
 
     def standardize(self, data: Data | Iterable[Data]) -> Self:
         """Compute offset and scale of every feature, by which the model then standardises its
@@ -110,16 +149,19 @@ class ConvGNN(Model):
         return self
 
     def problem(self, inputs: Inputs) -> AnyProblem:
-        return self.conv.problem(self.features(self.accept(inputs)))
+        return self.conv.problem(self.encoded(inputs))
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        return self.conv.embed(self.features(self.accept(inputs)), h0)
+        return self.conv.embed(self.encoded(inputs), h0)
 
     def solver_path(self, inputs: Inputs) -> list[str]:
-        return self.conv.solver_path(self.features(self.accept(inputs)))
+        return self.conv.solver_path(self.encoded(inputs))
 
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        return self.conv.solutions(self.features(self.accept(inputs)), h0)
+        return self.conv.solutions(self.encoded(inputs), h0)
+
+    def joined(self, levels: Sequence[Solution]) -> Solution:
+        return self.conv.joined(levels)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         inputs = Inputs.of(inputs)
@@ -131,7 +173,8 @@ class ConvGNN(Model):
                 f"model.embed(data).value has it"
             )
         dtype = first_parameter(self.readout, h).dtype
-        return self.readout(widened(h, dtype), inputs.batch, inputs.batch_size)
+        h = self.conv.for_readout(widened(h, dtype))
+        return self.readout(h, inputs.batch, inputs.batch_size)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
         self.conv.require_asynchronous(inputs)

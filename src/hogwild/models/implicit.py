@@ -29,7 +29,7 @@ from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.keywords import keywords, refuse_unknown
-from hogwild.models.mode import opaque, refuse_transforms
+from hogwild.models.mode import opaque, refuse_transforms, studied
 from hogwild.models.validation import first_parameter, large_features
 from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
@@ -59,7 +59,8 @@ class ImplicitConv(Conv):
             side.
         solver: A :class:`~hogwild.solvers.Solver`. With ``None`` the layer uses
             :meth:`default_solver`.
-        solve_dtype: Precision of the solve. With ``None`` it is the precision of the parameters.
+        solve_dtype: Precision of the solve. With ``None`` it is the precision of the features, and
+            float64 where the model is simulated, certified or measured.
         on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
         validate: Also check the *values* of the inputs (finite, in range, sorted). These checks
             synchronise with the device.
@@ -149,6 +150,11 @@ class ImplicitConv(Conv):
             return Solution(h, found.status, found.iterations, found.residual)
         return Solution(h[0], found.status[0], found.iterations[0], found.residual[0])
 
+    def require_level(self) -> None:
+        """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node can
+        pose the problem itself while the features of its neighbours change, as they do above the
+        first layer of a stack."""
+
     def kernel(self, inputs: Inputs) -> EnergyKernel | str:
         """The compiled solve of these inputs, or why there is none: torch solves then."""
         return f"{type(self).__name__} has no compiled solve"
@@ -189,7 +195,7 @@ class ImplicitConv(Conv):
 
     def precision(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
-        dtype = self.solve_dtype or x.dtype
+        dtype = self.solve_dtype or (torch.float64 if studied() else x.dtype)
         if dtype not in (torch.float32, torch.float64):
             raise DTypeError(
                 f"the solve would run in {dtype}; expected float32 or float64: build the model "
@@ -214,7 +220,7 @@ class ImplicitConv(Conv):
         """The user's starting point as [R, k, N]; ``None`` where the user gave none."""
         if h0 is None:
             return None
-        dtype = self.solve_dtype or h0.dtype
+        dtype = self.solve_dtype or (torch.float64 if studied() else h0.dtype)
         h0 = self._embeddings("h0", h0, problem, dtype).detach()
         check = self.validate and not unreadable(h0)
         if check and not all_finite(h0):

@@ -249,7 +249,7 @@ class ExplicitGNN(ConvGNN):
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         inputs = self.accept(inputs)
-        return self.read(self.conv.predict(self.features(inputs), h0), inputs)
+        return self.read(self.conv.predict(self.encoded(inputs), h0), inputs)
 
 
 class LayeredGNN(ExplicitGNN):

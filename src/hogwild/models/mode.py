@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -80,13 +81,25 @@ def uncompiled(model: Any) -> Any:
     return model._modules.get("_orig_mod", model) if isinstance(model, nn.Module) else model
 
 
+_studied: ContextVar[bool] = ContextVar("studied", default=False)
+
+
+def studied() -> bool:
+    """Whether a model is studied (:func:`evaluating`): runs are compared with its answers to more
+    digits than float32 has, so that layers without a ``solve_dtype`` compute in float64."""
+    return _studied.get()
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode within a context; restore the mode of each module after."""
+    """Put a model that is simulated, certified or measured into evaluation mode within a context;
+    restore the mode of each module after."""
     mode = {module: module.training for module in model.modules()}
     model.eval()
+    before = _studied.set(True)
     try:
         yield
     finally:
+        _studied.reset(before)
         for module, training in mode.items():
             module.training = training

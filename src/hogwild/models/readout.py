@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_all_positive, require_positive, require_widths
 from hogwild.kernels.reading import POOLS, read
 from hogwild.models.keywords import Called
+from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP
+
+ATTENTION = "attention"
 
 
 class Readout(nn.Module, metaclass=Called):
-    """The paper's readout: an MLP on every node. For predictions of graphs the mean of the node
-    predictions (or their sum, or their maximum) goes through a second MLP of the same widths.
+    r"""The paper's readout: an MLP o on every node. For predictions of graphs the mean of the
+    nodes' outputs (or their sum, or their maximum) goes through a second MLP q of the same hidden
+    widths:
+
+    .. math:: \hat y_i = o(h_i), \qquad \hat y_G = q\Bigl(\frac1{|G|} \sum_{i \in G} o(h_i)\Bigr).
+
+    In the paper o has the width of the predictions, also before the mean. With ``pooled`` it has
+    another width, so that few predicted numbers do not squeeze wide embeddings.
 
     Args:
         in_channels: Width of the embeddings.
         out_channels: Width of the predictions.
         widths: Hidden widths.
         pool: ``None`` predicts for every node. ``"mean"`` (the paper's), ``"add"`` (also
-            ``"sum"``) and ``"max"`` predict for every graph. All three are zero for a graph without
-            nodes, which models refuse.
+            ``"sum"``), ``"max"`` and ``"attention"`` predict for every graph. All four are zero for
+            a graph without nodes, which models refuse. ``"attention"`` is a sum with the weights
+            :math:`\operatorname{softmax}_{i \in G} a(h_i)` of a learned affine score a, as PyG's
+            ``AttentionalAggregation``.
+        pooled: Width of what is pooled; ``None``: ``out_channels``.
+        norm: ``None``, ``"layer"`` or ``"batch"``: embeddings are normalised first
+            (:mod:`hogwild.nn.norm`).
+        dropout: Probability of dropout of hidden units in training.
         replicas: ``None``, or the number R of independent parameter sets.
 
     Shapes:
@@ -37,37 +53,59 @@ class Readout(nn.Module, metaclass=Called):
         out_channels: int,
         widths: Sequence[int] = (4, 4),
         pool: str | None = None,
+        pooled: int | None = None,
+        norm: str | None = None,
+        dropout: float = 0.0,
         replicas: int | None = None,
     ) -> None:
         super().__init__()
-        if pool not in (None, *POOLS):
+        if pool not in (None, *POOLS, ATTENTION):
             raise ConfigError(
                 f"pool={pool!r}; expected None (node level), or one of "
-                f"{', '.join(map(repr, POOLS))} (graph level)"
+                f"{', '.join(map(repr, [*POOLS, ATTENTION]))} (graph level)"
             )
         require_positive("in_channels", in_channels)
         require_positive("out_channels", out_channels)
-        require_all_positive(replicas=replicas)
+        require_all_positive(replicas=replicas, pooled=pooled)
+        if pool is None and pooled is not None:
+            raise ConfigError(
+                f"pooled={pooled!r} was given with pool=None, which pools nothing; expected no "
+                f"pooled, or pool='mean'"
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.pool, self.replicas = pool, replicas
         widths = require_widths("widths", widths)
-        self.node = MLP(in_channels, (*widths, out_channels), replicas=replicas)
-        self.graph = (
-            None if pool is None else MLP(out_channels, (*widths, out_channels), replicas=replicas)
-        )
+        middle = out_channels if pooled is None else pooled
+        options: dict[str, Any] = {"replicas": replicas, "dropout": dropout}
+        self.norm = norms.norm(norm, in_channels, replicas=replicas)
+        self.node = MLP(in_channels, (*widths, middle), **options)
+        self.graph = None if pool is None else MLP(middle, (*widths, out_channels), **options)
+        self.score = MLP(in_channels, (1,), replicas=replicas) if pool == ATTENTION else None
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters."""
-        self.node.reset_parameters()
-        if self.graph is not None:
-            self.graph.reset_parameters()
+        for net in (self.norm, self.node, self.graph, self.score):
+            if net is not None:
+                net.reset_parameters()
 
     def __repr__(self) -> str:
         widths = tuple(self.node.channels[1:-1])
-        options = {"widths": widths, "pool": self.pool, "replicas": self.replicas}
+        options: dict[str, Any] = {
+            "widths": widths, "pool": self.pool, "replicas": self.replicas,
+        }  # fmt: skip
+        if self.graph is not None and self.graph.channels[0] != self.out_channels:
+            options["pooled"] = self.graph.channels[0]
+        if self.norm is not None:
+            options["norm"] = self.norm.name
+        if self.node.dropout:
+            options["dropout"] = self.node.dropout
         given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
         sizes = [f"{self.in_channels}", f"out_channels={self.out_channels}"]
         return f"Readout({', '.join(sizes + given)})"
 
     def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
-        return read(self.node, self.graph, h, batch, size, self.pool or "mean")
+        if self.norm is not None:
+            rows = self.norm(h.mT if h.dim() == 3 else h.mT.unsqueeze(0)).mT
+            h = rows if h.dim() == 3 else rows[0]
+        pool = "sum" if self.pool == ATTENTION else self.pool or "mean"
+        return read(self.node, self.graph, h, batch, size, pool, self.score)

@@ -18,12 +18,14 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, require_one_of
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.levels import StackProblem, beside
+
+JUMPS = ("last", "cat", "max")
 
 
 class Stack(Conv):
@@ -32,10 +34,16 @@ class Stack(Conv):
     Args:
         levels: The layers, the lowest first. Every layer above the first reads
             [features ‖ embeddings of the layer below], so its ``in_channels`` is p + k.
+        jk: Jumping knowledge, as in PyG: what the readout reads. ``None`` or ``"last"``: the
+            embeddings of the last layer. ``"cat"`` or ``"max"``: those of all layers, side by side
+            or their largest entries. The embeddings of the stack are then those of all layers, side
+            by side.
     """
 
-    def __init__(self, levels: Sequence[ImplicitConv]) -> None:
+    def __init__(self, levels: Sequence[ImplicitConv], *, jk: str | None = None) -> None:
         super().__init__()
+        if jk is not None:
+            require_one_of(JUMPS, jk=jk)
         wrong = [type(level).__name__ for level in levels if not isinstance(level, ImplicitConv)]
         if wrong or not levels:
             raise ConfigError(
@@ -56,13 +64,22 @@ class Stack(Conv):
                     f"the {first.in_channels} features and the {below.hidden_channels} channels of "
                     f"the layer below"
                 )
+        widths = [level.hidden_channels for level in levels]
+        if jk == "max" and len(set(widths)) > 1:
+            raise ConfigError(
+                f"jk='max' of layers of the widths {', '.join(map(str, widths))}; expected layers "
+                f"of one width, or jk='cat'"
+            )
+        self.jk = None if jk == "last" else jk
         self.levels = nn.ModuleList(levels)
         self.kind, self.replicas, self.validate = first.kind, first.replicas, first.validate
         self.in_channels, self.edge_dim = first.in_channels, first.edge_dim
-        self.hidden_channels, self.num_layers = levels[-1].hidden_channels, len(levels)
+        self.hidden_channels = widths[-1] if self.jk is None else sum(widths)
+        self.num_layers = len(levels)
 
     def extra_repr(self) -> str:
-        return "[" + ", ".join(map(repr, self.convs)) + "]"
+        jk = "" if self.jk is None else f", jk={self.jk!r}"
+        return "[" + ", ".join(map(repr, self.convs)) + "]" + jk
 
     @property
     def convs(self) -> list[ImplicitConv]:
@@ -72,6 +89,13 @@ class Stack(Conv):
     @property
     def level_channels(self) -> list[int]:
         return [conv.hidden_channels for conv in self.convs]
+
+    @property
+    def readout_channels(self) -> int:
+        return self.level_channels[-1] if self.jk == "max" else self.hidden_channels
+
+    def for_readout(self, h: Tensor) -> Tensor:
+        return h if self.jk != "max" else h.unflatten(-1, (self.num_layers, -1)).amax(-2)
 
     def reset_parameters(self) -> None:
         for conv in self.convs:
@@ -114,10 +138,15 @@ class Stack(Conv):
         return found
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        """The last level's embeddings. Iterations are summed over the levels; residuals and
-        statuses are the worst of all levels. ``h0`` is that of :meth:`solutions`."""
-        return Solution.of_levels(self.solutions(inputs, h0))
+        """The last level's embeddings, or with ``jk`` those of every level side by side
+        (:meth:`Solution.of_levels`). ``h0`` is that of :meth:`solutions`."""
+        return self.joined(self.solutions(inputs, h0))
+
+    def joined(self, levels: Sequence[Solution]) -> Solution:
+        return Solution.of_levels(levels, every=self.jk is not None)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
-        for conv in self.convs:
+        for s, conv in enumerate(self.convs):
             conv.require_asynchronous(inputs)
+            if s:
+                conv.require_level()

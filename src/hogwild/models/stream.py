@@ -49,7 +49,7 @@ class Stream:
     def update(self, data: Data | Inputs) -> Solution:
         """The solution on this graph: the same as ``model.embed(data)`` within the tolerance of
         the solver, from a nearer start."""
-        return self.levels(data)[-1]
+        return self.model.joined(self.levels(data))
 
     def levels(self, data: Data | Inputs) -> list[Solution]:
         """The solutions of all levels of a stack, the lowest first; of other models, the one

@@ -50,7 +50,9 @@ def refuse_batch(edge_attr: object) -> None:
         )
 
 
-def require_finite(name: str, value: Tensor | None) -> None:
+def require_finite(
+    name: str, value: Tensor | None, advice: str = "finite numbers: impute or drop them"
+) -> None:
     """Raise if a tensor holds NaN or infinite values."""
     if value is None or _FINITE.get((value,)):
         return
@@ -60,7 +62,7 @@ def require_finite(name: str, value: Tensor | None) -> None:
         bad = (~torch.isfinite(value)).nonzero()
         raise FeatureError(
             f"{name} holds NaN or infinite values (first at {tuple(bad[0].tolist())}); expected "
-            f"finite numbers: impute or drop them"
+            f"{advice}"
         )
 
 
@@ -97,12 +99,15 @@ def in_precision_of(module: nn.Module, inputs: Inputs) -> Inputs:
     return replace(inputs, **changed) if changed else inputs
 
 
-def check_inputs(inputs: Inputs, conv: Conv) -> None:
+def check_inputs(inputs: Inputs, conv: Conv, in_channels: int | None = None) -> None:
     """Raise if the inputs do not fit the convolution. Values are only checked with
-    ``conv.validate``, because these checks synchronise with the device."""
+    ``conv.validate``, because these checks synchronise with the device. ``in_channels`` is the
+    width of features that are not encoded yet; −1: any width."""
     x: Any = inputs.x  # the caller may have given any type
     edge_index: Any = inputs.edge_index
-    _require_tensors(x, edge_index, conv.in_channels)
+    width = conv.in_channels if in_channels is None else in_channels
+    shown = "in_channels" if width == -1 else width
+    _require_tensors(x, edge_index, shown)
     features = {"x": x}
     if inputs.edge_attr is not None:
         features["edge_attr"] = inputs.edge_attr
@@ -137,10 +142,10 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
                 f"move the data or the model with .to(...)"
             )
     lead = x.shape[:-2]
-    if x.dim() < 2 or x.size(-1) != conv.in_channels or lead not in ((), (conv.replicas,)):
-        shapes = f"[num_nodes, {conv.in_channels}]"
+    if x.dim() < 2 or width not in (-1, x.size(-1)) or lead not in ((), (conv.replicas,)):
+        shapes = f"[num_nodes, {shown}]"
         if conv.replicas is not None:
-            shapes += f" or [{conv.replicas}, num_nodes, {conv.in_channels}]"
+            shapes += f" or [{conv.replicas}, num_nodes, {shown}]"
         column = ": a single feature is a column, x.unsqueeze(1)" * (x.dim() == 1)
         raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}{column}")
     _check_edge_shapes(inputs, conv)
@@ -157,7 +162,7 @@ def check_inputs(inputs: Inputs, conv: Conv) -> None:
             )
 
 
-def _require_tensors(x: object, edge_index: object, in_channels: int) -> None:
+def _require_tensors(x: object, edge_index: object, in_channels: int | str) -> None:
     """Raise if the caller gave one object in place of two tensors."""
     if isinstance(x, Tensor) and edge_index is not None:
         return

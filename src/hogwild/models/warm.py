@@ -151,11 +151,11 @@ class WarmStart:
         """The model's predictions for a PyG ``Batch`` (or ``Data``) of numbered graphs; the
         embeddings are kept."""
         inputs = Inputs.of(batch)
-        return self.model.read(self._solutions(batch, inputs)[-1].value, inputs)
+        return self.model.read(self.model.joined(self._solutions(batch, inputs)).value, inputs)
 
     def embed(self, batch: Data) -> Solution:
         """The embeddings with diagnostics, as the model's ``embed`` returns them; they are kept."""
-        return Solution.of_levels(self._solutions(batch, Inputs.of(batch)))
+        return self.model.joined(self._solutions(batch, Inputs.of(batch)))
 
     def _solutions(self, batch: Data, inputs: Inputs) -> list[Solution]:
         rows = self._rows(batch)

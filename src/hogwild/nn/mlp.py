@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hogwild.errors import require_probability
 from hogwild_node.networks import mlp
 
 
@@ -18,10 +23,11 @@ class MLP(nn.Module):
     are sometimes zero for every input from the first epoch on, and the replica never learns.
 
     Args:
-        in_channels: Width of the input.
+        in_channels: Width of the input; −1: it is not known before :meth:`begin`.
         channels: Widths of the layers; the last is the width of the output.
         replicas: ``None``, or the number R of independent parameter sets.
         negative_slope: Slope of the leaky ReLU for negative inputs.
+        dropout: Probability of dropout of hidden units in training.
 
     Shapes:
         [n, in] or [R, n, in] → [n, out], or [R, n, out] with replicas.
@@ -34,17 +40,27 @@ class MLP(nn.Module):
         *,
         replicas: int | None = None,
         negative_slope: float = 0.1,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.channels = (in_channels, *channels)
         self.replicas = replicas
         self.negative_slope = negative_slope
+        self.dropout = require_probability("dropout", dropout)
         lead = () if replicas is None else (replicas,)
         self.weight = nn.ParameterList(
-            nn.Parameter(torch.empty(*lead, b, a))
-            for a, b in zip(self.channels, self.channels[1:], strict=False)
+            nn.UninitializedParameter() if a == -1 else nn.Parameter(torch.empty(*lead, b, a))
+            for a, b in pairwise(self.channels)
         )
         self.bias = nn.ParameterList(nn.Parameter(torch.empty(*lead, b)) for b in self.channels[1:])
+        self.reset_parameters()
+
+    def begin(self, in_channels: int) -> None:
+        """Make the parameters that need the width of the input, and draw all. Optimizers that
+        already have the parameters keep them."""
+        first: Any = self.weight[0]
+        self.channels = (in_channels, *self.channels[1:])
+        first.materialize((*self.bias[0].shape, in_channels))
         self.reset_parameters()
 
     @property
@@ -54,19 +70,27 @@ class MLP(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
+        """Draw fresh parameters; none before :meth:`begin`."""
+        if self.channels[0] == -1:
+            return
         for weight, bias in zip(self.weight, self.bias, strict=True):
             fan_in = weight.size(-1)
             bound = self.gain * math.sqrt(3.0 / fan_in)
             weight.uniform_(-bound, bound)
             bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
 
+    @property
+    def drops(self) -> bool:
+        """Whether hidden units are dropped now."""
+        return self.training and self.dropout > 0.0
+
     def forward(self, x: Tensor) -> Tensor:
         if self.replicas is not None and x.dim() == 2:
             x = x.expand(self.replicas, *x.shape)
         # Not the lists' own iterators, which look every parameter up by its number's name.
         weight, bias = ([*some._parameters.values()] for some in (self.weight, self.bias))
-        out: Tensor = mlp(x, weight, bias, self.negative_slope)
+        drop = partial(F.dropout, p=self.dropout) if self.drops else None
+        out: Tensor = mlp(x, weight, bias, self.negative_slope, drop)
         return out
 
     def extra_repr(self) -> str:

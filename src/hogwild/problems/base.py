@@ -28,6 +28,7 @@ from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian, Tangent
+from hogwild.linalg.solution import Solution
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.ops import Array
 from hogwild_node.star import Star
@@ -344,6 +345,10 @@ class CertifiedMap:
 class Objective(Distributed, CertifiedObjective):
     """The problem of minimising a strongly convex function on each graph."""
 
+    condition: float | None = None
+    """A bound on the condition number that holds for every graph, if it is known without a look at
+    the tensors."""
+
     @property
     def is_quadratic(self) -> bool:
         """Whether the Hessian is the same at every point."""
@@ -354,6 +359,21 @@ class Objective(Distributed, CertifiedObjective):
         """Whether the Hessian has no positive entry off its diagonal. Parts of a graph that solve
         for themselves then converge in any order and with any bounded delays."""
         return False
+
+    def descend(self, h0: Tensor, atol: float, rtol: float, max_iter: int) -> Solution | None:
+        """The solution from ``h0`` by :class:`~hogwild.solvers.TripleMomentum`, where the problem
+        has a faster way to take all its steps than one after the other; otherwise ``None``."""
+        return None
+
+    @property
+    def has_cotangents(self) -> bool:
+        """Whether :meth:`cotangents` has a closed form. Otherwise autograd computes the same."""
+        return False
+
+    def cotangents(self, h: Tensor, dual: Tensor) -> Self:
+        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all tensors of a
+        detached problem, as a problem whose tensors they are; h and λ are [R, k, N]."""
+        raise NotImplementedError(f"{type(self).__name__} has no cotangents in closed form")
 
     @property
     def signature(self) -> tuple[object, ...]:

@@ -9,11 +9,18 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.kernels.soft import SoftRows, compiled
 from hogwild.linalg.operator import Hessian
+from hogwild.linalg.solution import Solution
 from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
-from hogwild_node.soft import WIDTH, Soft
+from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature
 from hogwild_node.tree import FIXED, SHARED, over
+
+MODERATE = 1e4
+"""The largest condition number for which linear systems are solved by iterations."""
+MOST_PRODUCTS = 10_000
+"""Products with a Hessian after which conjugate gradients give a graph up."""
 
 
 @dataclass
@@ -26,7 +33,9 @@ class SoftProblem(Objective):
 
     graph: Graph = over(FIXED)
     local: Soft = over(SHARED)  # its own fields say what belongs to nodes and edges
+    condition: float = over(FIXED)  # κ, the bound that the layer promises
     has_blocks = True
+    has_cotangents = True
 
     @property
     def replicas(self) -> int:
@@ -42,12 +51,17 @@ class SoftProblem(Objective):
 
     @property
     def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.local.beta)
+        return (self.replicas, self.channels, self.local.beta, self.condition)
 
     def start(self) -> Tensor:
         """The anchor: the answer without edges."""
         start: Tensor = self.local.anchor.clone()  # a run may write into it
         return start
+
+    @property
+    def rows(self) -> SoftRows:
+        """The problem as compiled code and GPUs solve it."""
+        return SoftRows(self.graph, self.local, self.condition, self.lipschitz())
 
     def evaluate(self, h: Tensor) -> SoftEvaluation:
         return SoftEvaluation(self, h)
@@ -57,16 +71,37 @@ class SoftProblem(Objective):
         p, graph = self.local, self.graph
         own = (h.mT @ p.receiver.mT).index_select(1, graph.dst).mT
         heard = (h.mT @ p.sender.mT).index_select(1, graph.src).mT
-        out: Tensor = p.here * own + p.there * heard
-        return out
+        return by_head(p.here, own) + by_head(p.there, heard)
 
     def back(self, slope: Tensor) -> Tensor:
         """The transpose of :meth:`arguments`: [R, w, E] -> [R, k, N]."""
         p, graph, (r, w, _) = self.local, self.graph, slope.shape
         zero = slope.new_zeros(r, graph.num_nodes, w)
-        own = zero.index_add(1, graph.dst, (p.here * slope).mT) @ p.receiver
-        out: Tensor = own + zero.index_add(1, graph.src, (p.there * slope).mT) @ p.sender
+        own = zero.index_add(1, graph.dst, by_head(p.here, slope).mT) @ p.receiver
+        out = own + zero.index_add(1, graph.src, by_head(p.there, slope).mT) @ p.sender
         return out.mT
+
+    def descend(self, h0: Tensor, atol: float, rtol: float, max_iter: int) -> Solution | None:
+        rows, start = self.rows, h0.detach().mT
+        native = compiled(start)
+        if native is not None:
+            return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
+        if not start.is_cuda:
+            return None
+        y, count = rows.steps(start, rtol)
+        residual, limit = self.graph.norm(rows.gradient(y).mT), atol + rtol * self.size_of(y.mT)
+        steps = torch.full(residual.shape, count, device=y.device)
+        return Solution.of(y.mT, residual, limit, steps)
+
+    def cotangents(self, h: Tensor, dual: Tensor) -> SoftProblem:
+        found = self.rows.cotangents(h.mT.contiguous(), dual.mT.contiguous())
+        return SoftProblem(self.graph, found, self.condition)
+
+    def size_of(self, h: Tensor) -> Tensor:
+        r""":math:`\beta \max |g| + L \max |h|`: the size of the terms that cancel in the gradient,
+        [R, G]."""
+        graph = self.graph
+        return self.local.beta * graph.norm(self.local.anchor) + self.lipschitz() * graph.norm(h)
 
     def convexity(self) -> Tensor:
         shape = (self.replicas, self.graph.num_graphs)
@@ -85,18 +120,26 @@ class SoftProblem(Objective):
 
         here, there = norm(p.receiver, p.receiver), norm(p.sender, p.sender)
         share = norm(p.receiver, p.sender) / (here * there).sqrt().clamp_min(1e-300)
+        share = share.clamp_max(1.0) if p.weight.size(1) == 1 else torch.ones_like(share)
+        most = p.beta + torch.linalg.matrix_norm((p.inner_steepest * p.inner).mT @ p.inner, 2)
 
-        def summed(weight: Tensor) -> Tensor:
-            own, sent = here * (weight * p.here**2), there * (weight * p.there**2)
-            return scatter(own, graph.dst, n) + scatter(sent, graph.src, n)
+        def summed(own: Tensor, sent: Tensor) -> Tensor:
+            """Over the edges of each node; of several heads the largest counts."""
+            received = scatter(own, graph.dst, n).amax(1, keepdim=True)
+            return here * received + there * scatter(sent, graph.src, n).amax(1, keepdim=True)
 
-        apart = torch.where(graph.src == graph.dst, 0.0, p.weight)
-        return p.beta + 2.0 * summed(p.weight), share.clamp_max(1.0) * summed(apart)
+        own, sent = p.weight * p.here**2, p.weight * p.there**2
+        apart = [torch.where(graph.src == graph.dst, 0.0, x) for x in (own, sent)]
+        if p.weight.size(1) > 1:  # a product of two heads' factors is at most that of the largest
+            apart = [x.amax(1, keepdim=True) for x in apart]
+        return most[:, None, None] + 2.0 * summed(own, sent), share * summed(*apart)
 
     def lipschitz(self) -> Tensor:
-        r""":math:`\beta + 4 \max_a v_a` (:mod:`hogwild.models.soft`), [R, G]."""
-        steepest = self.local.steepest.amax((1, 2))
-        return (self.local.beta + 4.0 * steepest).unsqueeze(1).expand(-1, self.graph.num_graphs)
+        r""":math:`\beta + 4 \max_a v_a + \max_a u_a` (:mod:`hogwild.models.soft`), [R, G]."""
+        most = self.local.beta + 4.0 * self.local.steepest.amax((1, 2))
+        if self.local.inner.size(1):
+            most = most + self.local.inner_steepest.amax((1, 2))
+        return most.unsqueeze(1).expand(-1, self.graph.num_graphs)
 
 
 @dataclass
@@ -112,23 +155,24 @@ class SoftEvaluation(Evaluation):
 
     @cached_property
     def _terms(self) -> tuple[Tensor, Tensor]:
-        """The energies of the anchors and of the edges at their receivers, [R, N] each."""
+        """The energies of the nodes alone and of the edges at their receivers, [R, N] each."""
         p, graph = self.problem.local, self.problem.graph
-        near = 0.5 * p.beta * (self.h - p.anchor).square().sum(1)
-        return near, scatter(p.energies(self._z), graph.dst, graph.num_nodes)
+        return p.alone(self.h), scatter(p.energies(self._z), graph.dst, graph.num_nodes)
 
     @property
     def value(self) -> Tensor:
-        near, coupled = self._terms
-        return self.problem.graph.sum(near + coupled)
+        alone, coupled = self._terms
+        return self.problem.graph.sum(alone + coupled)
 
     @property
     def noise(self) -> Tensor:
         # ψ is a difference of terms of at most this size.
         p, graph = self.problem.local, self.problem.graph
-        size = p.weight * (p.steepest * (self._z.square() + WIDTH**2)).sum(1)
+        size = by_head(p.weight, p.steepest * (self._z.square() + WIDTH**2)).sum(1)
+        alone = 0.5 * p.beta * (self.h - p.anchor).square().sum(1)
+        alone = alone + (p.inner_steepest * (p.inside(self.h).square() + WIDTH**2)).sum(1)
         eps = 64.0 * torch.finfo(self.h.dtype).eps
-        return eps * graph.sum(self._terms[0] + scatter(size, graph.dst, graph.num_nodes))
+        return eps * graph.sum(alone + scatter(size, graph.dst, graph.num_nodes))
 
     @cached_property
     def _slopes(self) -> Tensor:
@@ -136,39 +180,53 @@ class SoftEvaluation(Evaluation):
 
     @cached_property
     def gradient(self) -> Tensor:
-        p = self.problem.local
-        return p.beta * (self.h - p.anchor) + self.problem.back(self._slopes)
+        return self.problem.local.alone_slope(self.h) + self.problem.back(self._slopes)
 
     @property
     def scale(self) -> Tensor:
-        p, graph = self.problem.local, self.problem.graph
-        size, n = self._slopes.abs(), graph.num_nodes
-        pulls = torch.bmm(p.receiver.abs().mT, scatter(p.here * size, graph.dst, n))
-        pulls = pulls + torch.bmm(p.sender.abs().mT, scatter(p.there * size, graph.src, n))
-        return graph.norm(p.beta * (self.h.abs() + p.anchor.abs()) + pulls)
+        return self.problem.size_of(self.h)
 
-    @torch.no_grad()
     def hessian(self) -> SoftHessian:
-        problem = self.problem.detach()
-        return SoftHessian(
-            problem.graph, problem, self.h.detach(), problem.local.curvatures(self._z)
-        )
+        return SoftHessian(self.problem.graph, self.problem.detach(), self.h.detach())
 
 
 @dataclass
 class SoftHessian(Hessian):
-    r""":math:`\beta I + A^\top \operatorname{diag}(w \psi'') A`, A the map from embeddings to
-    arguments."""
+    r""":math:`\beta I + U^\top \operatorname{diag}(\psi'') U
+    + A^\top \operatorname{diag}(w \psi'') A`, A the map from embeddings to the arguments of
+    edges."""
 
     graph: Graph
     problem: SoftProblem
     h: Tensor
-    curvature: Tensor  # [R, w, E]
     has_blocks = True
 
+    @cached_property
+    def _curvatures(self) -> tuple[Tensor, Tensor]:
+        """Along edges, [R, w, E], and of the node-local terms, [R, o, N]."""
+        p = self.problem.local
+        along = p.curvatures(self.problem.arguments(self.h) + p.bias)
+        return along, psi_curvature(p.inside(self.h), p.inner_low, p.inner_high)
+
     def apply(self, v: Tensor) -> Tensor:
-        p = self.problem
-        return p.local.beta * v + p.back(self.curvature * p.arguments(v))
+        p, u = self.problem, self.problem.local.inner
+        along, bend = self._curvatures
+        alone: Tensor = p.local.beta * v + u.mT @ (bend * (u @ v))
+        return alone + p.back(along * p.arguments(v))
+
+    def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
+        if self.problem.condition > MODERATE:
+            return None
+        rows, at, b = self.problem.rows, self.h.mT, rhs.mT
+        native = compiled(b)
+        if native is not None:
+            return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
+        if not b.is_cuda:
+            return None
+        x, left, count = rows.chebyshev(at, b, rtol)
+        graph, left = self.graph, left.mT
+        norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
+        return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
 
     def diagonal(self) -> None:
         """``None``: no preconditioner. The condition number is known and moderate, and k × k blocks

@@ -10,6 +10,7 @@ from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.gradient import GradientDescent
 from hogwild.solvers.lbfgs import LBFGS
 from hogwild.solvers.loop import Solver, State, solve
+from hogwild.solvers.momentum import TripleMomentum
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
@@ -17,6 +18,6 @@ from hogwild.solvers.semismooth import SemismoothNewton
 __all__ = [
     "LBFGS", "Adjoint", "Anderson", "Evaluation", "FixedPoint", "GradientDescent", "Hessian",
     "LinearSolver", "Newton", "Objective", "Picard", "Problem", "SemismoothNewton", "Solution",
-    "Solver", "State", "Status", "System", "Tangent", "bicgstab", "cg", "differentiable",
-    "gmres", "solve",
+    "Solver", "State", "Status", "System", "Tangent", "TripleMomentum", "bicgstab", "cg",
+    "differentiable", "gmres", "solve",
 ]  # fmt: skip

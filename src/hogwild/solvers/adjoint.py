@@ -108,6 +108,21 @@ def differentiable(
     """
     h, adjoint = h.detach(), adjoint or Adjoint()
     linear, rtol = adjoint.linear, adjoint.tolerance(h.dtype)
+    sources = [x for x, _ in arrays(problem) if x.requires_grad]
+
+    def build(tensors: Sequence[Tensor | None]) -> Problem:
+        left = iter(tensors)
+        return problem.map(lambda x: next(left) if x.requires_grad else x)
+
+    if isinstance(problem, Objective) and problem.has_cotangents:
+        detached = problem.detach()
+
+        def closed(h: Tensor, grad: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
+            found = linear.solve(detached.evaluate(h).hessian(), grad, rtol)
+            pairs = zip(arrays(problem), arrays(detached.cotangents(h, -found.value)), strict=True)
+            return found, tuple(y for (x, _), (y, _) in pairs if x.requires_grad)
+
+        return attach(h, sources, closed, build, adjoint, on_failure) if sources else h
     if isinstance(problem, Objective):
         at = problem.evaluate(h)  # the Hessian uses its intermediate results, too
         residual = at.gradient
@@ -133,17 +148,14 @@ def differentiable(
         raise TypeError(f"expected an Objective or a FixedPoint, got {type(problem).__name__}")
     if not residual.requires_grad:
         return h
-    sources = [x for x, _ in arrays(problem) if x.requires_grad]
 
     def backward(_: Tensor, grad: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
         found = dual(grad)
         return found, (-found.value, *[None] * len(sources))
 
-    def build(tensors: Sequence[Tensor | None]) -> Problem:
-        left = iter(tensors[1:])
-        return problem.map(lambda x: next(left) if x.requires_grad else x)
-
-    return attach(h, (residual, *sources), backward, build, adjoint, on_failure)
+    return attach(
+        h, (residual, *sources), backward, lambda tensors: build(tensors[1:]), adjoint, on_failure
+    )
 
 
 def attach(

@@ -126,6 +126,10 @@ class Solver(ABC, Generic[P]):
         """Solve a problem with the compiled library, from ``h0`` [R, k, N]; ``None``: from zero."""
         raise NotImplementedError(f"{type(self).__name__} is not compiled")
 
+    def whole(self, problem: P, h0: Tensor) -> Solution | None:
+        """The solution from ``h0``, where the solver has a way of its own; ``None``: by steps."""
+        return None
+
     @abstractmethod
     def init(self, problem: P, h: Tensor) -> State:
         """Memory at the starting point, residual included."""
@@ -153,6 +157,9 @@ def price(h: Tensor) -> float:
 @torch.no_grad()
 def solve(problem: P, solver: Solver[P], h0: Tensor) -> Solution:
     """Run ``solver`` on ``problem`` from ``h0`` [R, k, N]; never raises for non-convergence."""
+    found = solver.whole(problem, h0)
+    if found is not None:
+        return found
     device, shape = h0.device, (problem.replicas, problem.graph.num_graphs)
     state = solver.init(problem, h0)
     count = torch.zeros(shape, dtype=torch.long, device=device)

@@ -34,7 +34,7 @@ def predict_levels(
         h0 = h0[0]
     inputs = inputs_of(model, data)
     levels = model.solutions(inputs, h0)
-    found, h = Solution.of_levels(levels), side_by_side(levels)
+    found, h = model.joined(levels), side_by_side(levels)
     out = model.read(found.value, inputs)
     if many:
         return out, found, h

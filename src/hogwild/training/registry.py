@@ -88,8 +88,8 @@ SOLVERS: dict[str, type[Solver[Any]]] = {
 FIXED_POINT_SOLVERS = ("picard", "anderson")
 """Those that apply a map; the others minimise."""
 DECIDED = {
-    *("self", "conv", "layers", "in_channels", "out_channels"),
-    *("pool", "replicas", "solver", "edge_dim"),
+    *("self", "conv", "layers", "in_channels", "out_channels", "features"),
+    *("replicas", "solver", "edge_dim"),
 }
 """Options of constructors that the task or the training decides."""
 PAPER_WIDTHS = (4, 2)
@@ -168,8 +168,14 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
     elif config.solver is not None:
         raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
     _check_options([found.type, found.layer], config.model_options, config.model)
-    options |= spelled_out(config).model_options
-    options |= {"out_channels": task.out_channels, "pool": task.pool, "replicas": replicas}
+    options |= {"pool": task.pool, **spelled_out(config).model_options}
+    if (options["pool"] is None) != (task.pool is None):
+        raise ConfigError(
+            f"option pool={options['pool']!r} of {config.model}, but {task.name} predicts for "
+            f"{'nodes' if task.pool is None else 'graphs'}; expected "
+            f"{'no such option' if task.pool is None else 'a way to pool nodes, such as mean'}"
+        )
+    options |= {"out_channels": task.out_channels, "replicas": replicas}
     model: ConvGNN = found.type(task.in_channels, **options)
     # A model that is trained without edge features ignores them in use, too.
     model.features.ignores_edges = task.edge_dim is not None and not found.edges

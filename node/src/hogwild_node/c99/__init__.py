@@ -93,7 +93,8 @@ def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> s
             HOG_MODEL=f'"{model.name}"',
             HOG_SINGLE=int(dtype == "float32"),
             HOG_SLOTS=max_degree,
-            HOG_FEATURES=model.in_channels,
+            HOG_RAW_FEATURES=model.in_channels,
+            HOG_FEATURES=model.told_channels,
             HOG_EDGE_FEATURES=edges,
             HOG_JOIN_FEATURES=edges * (1 + both),
             HOG_CHANNELS=k,
@@ -141,7 +142,8 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
  *
  * hog_agent does the same with packets, and speaks with agents in Python.
  *
- * A node has at most HOG_SLOTS neighbours, HOG_FEATURES features, an embedding of HOG_CHANNELS
+ * A node has at most HOG_SLOTS neighbours, HOG_RAW_FEATURES features, of which it tells its
+ * neighbours HOG_FEATURES numbers, an embedding of HOG_CHANNELS
  * numbers and a prediction of HOG_OUTPUTS numbers; an edge has HOG_EDGE_FEATURES features. A node
  * sends HOG_NUMBERS numbers to a neighbour: {numbers}.
  * Do not compile with -ffast-math: the file tests for numbers that are not finite.

@@ -11,6 +11,7 @@ namespace hog {
 /// One thread computes a graph.
 struct Alone {
     int rank() const { return 0; }
+    int size() const { return 1; }
     int first(int) const { return 0; }
     int last(int n) const { return n; }
     void sync() const {}
@@ -45,6 +46,7 @@ struct Crew {
     mutable int turn = 0;
 
     int rank() const { return rank_; }
+    int size() const { return common->size; }
     int first(int n) const { return (int)((int64_t)n * rank_ / common->size); }
     int last(int n) const { return (int)((int64_t)n * (rank_ + 1) / common->size); }
     void sync() const { common->wait(); }

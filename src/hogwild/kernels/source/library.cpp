@@ -11,6 +11,7 @@
 #include "chunks.h"
 #include "dense.h"
 #include "locality.h"
+#include "soft.h"
 #include "symmetric.h"
 #include "tiles.h"
 
@@ -502,6 +503,41 @@ HOG_API int hog_read_back(const int64_t* shape, double slope, const void* const*
             with_reading<T>(shape, slope, arrays, batch, [&](Reading<T>& it) {
                 it.backward(h, (const T*)mean, (const T*)gradient, (T*)into, (T*)sums);
             });
+        };
+        single ? run(float()) : run(double());
+    });
+}
+
+/// A soft energy (soft.h). `shape`: replicas, graphs, nodes, edges, k, w, o, heads, stride of the edges'
+/// scales. `fields`: anchor, bias, here, there, weight, forth, back, low, rise, offset, low and rise of the
+/// nodes' own terms. Without `b` its solution from `at`, with tolerances `atol` and `rtol`; otherwise the
+/// solution of H x = b with the Hessian at `at`. `most` [R] steps are taken at most. Where `cotangents` is
+/// not nullptr, these eight arrays get the gradients of <b, gradient at `at`>.
+HOG_API int hog_soft(const int64_t* shape, int64_t single, const int64_t* batch, const int64_t* src,
+                     const int64_t* dst, const void* const* fields, const double* lipschitz, double beta,
+                     double width, const void* at, const void* b, double atol, double rtol,
+                     const int64_t* most, int64_t threads, void* out, int64_t* steps, double* residual,
+                     double* limit, void* const* cotangents, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        const auto run = [&](auto as) {
+            typedef decltype(as) T;
+            const auto field = [&](int i) { return (const T*)fields[i]; };
+            const SoftPosed<T> p{shape[0], shape[1], shape[2], shape[3], shape[4],  shape[5],  shape[6],
+                                 shape[7], shape[8], batch,    src,      dst,       field(0),  field(1),
+                                 field(2), field(3), field(4), field(5), field(6),  field(7),  field(8),
+                                 field(9), field(10), field(11), lipschitz, beta,   width};
+            constexpr int64_t lanes = 64 / sizeof(T);
+            if (p.k % lanes || p.o % lanes || p.heads < 1 || p.w % (p.heads * lanes))
+                throw std::invalid_argument("a row is no multiple of a vector");
+            const int64_t used = std::min<int64_t>(threads, MOST_THREADS);
+            if (cotangents) {
+                const auto to = [&](int i) { return (T*)cotangents[i]; };
+                const SoftCotangents<T> all{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7)};
+                soft_cotangents<T>(p, (const T*)at, (const T*)b, used, all);
+            } else if (b)
+                soft_dual<T>(p, (const T*)at, (const T*)b, rtol, most, used, (T*)out, steps, residual, limit);
+            else
+                soft_solve<T>(p, (const T*)at, atol, rtol, most, used, (T*)out, steps, residual, limit);
         };
         single ? run(float()) : run(double());
     });

@@ -194,7 +194,7 @@ int hog_agent_set_features(hog_agent *agent, const hog_real *features, double no
     hog_real before[HOG_FEATURES];
     hog_copy(agent->node.features, HOG_FEATURES, before);
     if (!hog_set_features(&agent->node, features)) return 0;
-    if (memcmp(before, features, sizeof before)) hog_agent_changed(agent, now);
+    if (memcmp(before, agent->node.features, sizeof before)) hog_agent_changed(agent, now);
     return 1;
 }
 

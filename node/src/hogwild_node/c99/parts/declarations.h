@@ -16,7 +16,7 @@ typedef struct {
 /* The whole state of a node. The functions below use no other memory but the stack. */
 typedef struct {
     int changed;            /* what the next update has to prepare */
-    hog_real features[HOG_FEATURES];
+    hog_real features[HOG_FEATURES]; /* as neighbours are told them: encoded, if the model does */
     hog_real h[HOG_CHANNELS]; /* the embedding; it may be set before the first update */
     hog_real residual;
     hog_rule rule;
@@ -25,7 +25,7 @@ typedef struct {
     hog_work work;
 } hog_node;
 
-/* Start a node with its own features [HOG_FEATURES] and no neighbours, where the model starts.
+/* Start a node with its own features [HOG_RAW_FEATURES] and no neighbours, where the model starts.
  * Returns 0 if the features are not finite, and 1 otherwise. */
 int hog_init(hog_node *node, const hog_real *features);
 
@@ -33,7 +33,7 @@ int hog_init(hog_node *node, const hog_real *features);
  * changes. */
 int hog_set_features(hog_node *node, const hog_real *features);
 
-/* A neighbour takes part from now on, in a free slot from 0 to HOG_SLOTS - 1. For a slot that is
+/* A neighbour with these features [HOG_FEATURES], as they are in its node, takes part from now on, in a free slot from 0 to HOG_SLOTS - 1. For a slot that is
  * taken, the call updates what is known of the same neighbour. Both nodes of an edge must give it
  * the same weight. degree is one plus the weights of the neighbour's edges (hog_degree of the
  * neighbour). edge_features [HOG_JOIN_FEATURES] are those of the edge from the neighbour, and then

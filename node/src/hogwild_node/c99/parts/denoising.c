@@ -9,7 +9,7 @@
 static void hog_pose(hog_node *node)
 {
     hog_real own[HOG_FEATURES];
-    hog_standardise(node->features, hog_node_offset, hog_node_scale, HOG_FEATURES, own);
+    hog_standard(node->features, own);
     hog_net_encoder(own, node->model.target);
     node->model.root = 1 / HOG_SQRT(hog_degree(node));
     for (int s = 0; s < HOG_SLOTS; s++)

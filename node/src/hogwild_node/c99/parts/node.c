@@ -13,8 +13,11 @@ int hog_init(hog_node *node, const hog_real *features)
 
 int hog_set_features(hog_node *node, const hog_real *features)
 {
-    if (!hog_all_finite(features, HOG_FEATURES)) return 0;
-    hog_copy(features, HOG_FEATURES, node->features);
+    hog_real told[HOG_FEATURES];
+    if (!hog_all_finite(features, HOG_RAW_FEATURES)) return 0;
+    hog_encode(features, told);
+    if (!hog_all_finite(told, HOG_FEATURES)) return 0;
+    hog_copy(told, HOG_FEATURES, node->features);
     node->changed |= HOG_TOLD;
     return 1;
 }

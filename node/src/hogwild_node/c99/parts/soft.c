@@ -1,14 +1,14 @@
 /* ---- the energy, from both sides of each edge ------------------------------------------------
  *
- *     e = beta/2 |h - g(x)|^2 + sum over neighbours of w psi(s W h + t V h_j + c),
- *     psi'(z) = low z + (high - low) (z + sqrt(z^2 + width^2)) / 2
+ *     e = beta/2 |h - g(x)|^2 + psi(U h + b) + sum over neighbours of w psi(s W h + t V h_j + c),
+ *     psi''(z) = low + (high - low) min(max(z / width + 1/2, 0), 1)
  *
  * A node computes its neighbours' terms of the edges to them, too.
  */
 
 static void hog_soft_knowing(const hog_real *features, hog_real degree, hog_real *out)
 {
-    hog_standardise(features, hog_node_offset, hog_node_scale, HOG_FEATURES, out);
+    hog_standard(features, out);
     out[HOG_FEATURES] = 1 / HOG_SQRT(degree);
 }
 
@@ -28,16 +28,38 @@ static void hog_soft_edge(
 #endif
 }
 
+/* out -= scale matrix x, with matrix [rows, HOG_CHANNELS] and the last features as x */
+HOG_INLINE void hog_soft_move(
+    hog_real scale, const hog_real *matrix, const hog_real *features, int rows, hog_real *out)
+{
+    hog_real x[HOG_CHANNELS];
+    for (int c = 0; c < HOG_CHANNELS; c++)
+        x[c] = -scale * features[HOG_FEATURES - HOG_CHANNELS + c];
+    hog_add_product(matrix, x, rows, HOG_CHANNELS, out);
+}
+
 /* Fill the features in: everything that no update changes. */
 static void hog_pose(hog_node *node)
 {
     hog_real own[HOG_FEATURES + 1], there[HOG_FEATURES + 1], degree = hog_degree(node);
     hog_soft_knowing(node->features, degree, own);
     hog_net_encoder(own, node->model.anchor);
+#if HOG_INNER
+    hog_zero(node->model.offset, HOG_INNER);
+    hog_add_product(hog_soft_offset, own, HOG_INNER, HOG_FEATURES + 1, node->model.offset);
+#endif
+#if HOG_RESIDUAL /* the energy is of the distance from the last features */
+    for (int c = 0; c < HOG_CHANNELS; c++)
+        node->model.anchor[c] += own[HOG_FEATURES - HOG_CHANNELS + c];
+#if HOG_INNER
+    hog_soft_move(1, hog_soft_inner, own, HOG_INNER, node->model.offset);
+#endif
+#endif
     for (int s = 0; s < HOG_SLOTS; s++) {
         hog_neighbour *near = &node->near[s];
         const hog_real *edge = 0, *back = 0;
         hog_real largest = degree > near->degree ? degree : near->degree;
+        if (largest < HOG_LEAST_DEGREE) largest = HOG_LEAST_DEGREE;
         if (!near->taken) continue;
 #if HOG_EDGE_FEATURES
         edge = near->edge_features;
@@ -46,14 +68,27 @@ static void hog_pose(hog_node *node)
         hog_soft_knowing(near->features, near->degree, there);
         hog_soft_edge(own, there, edge, near->model.into);
         hog_soft_edge(there, own, back, near->model.out);
-        near->model.here = 1 / HOG_SQRT(HOG_METROPOLIS ? largest : degree);
-        near->model.there = 1 / HOG_SQRT(HOG_METROPOLIS ? largest : near->degree);
+        near->model.here = 1 / HOG_SQRT(HOG_SYMMETRIC ? degree : largest);
+        near->model.there = 1 / HOG_SQRT(HOG_SYMMETRIC ? near->degree : largest);
+#if HOG_RESIDUAL
+        hog_soft_move(near->model.here, hog_soft_receiver, own, HOG_SOFT, near->model.into);
+        hog_soft_move(near->model.there, hog_soft_sender, there, HOG_SOFT, near->model.into);
+        hog_soft_move(near->model.there, hog_soft_receiver, there, HOG_SOFT, near->model.out);
+        hog_soft_move(near->model.here, hog_soft_sender, own, HOG_SOFT, near->model.out);
+#endif
     }
 }
 
 static void hog_start(hog_node *node)
 {
     hog_copy(node->model.anchor, HOG_CHANNELS, node->h);
+}
+
+static hog_real hog_psi_slope(hog_real z, hog_real low, hog_real high)
+{
+    const hog_real width = HOG_SOFT_WIDTH, half = width / 2;
+    hog_real u = z > -half ? (z < half ? z + half : width) : 0, beyond = z > half ? z - half : 0;
+    return low * z + (high - low) * (u * u / (2 * width) + beyond);
 }
 
 /* sum += factor psi'(mine x + theirs y + bias), for every channel of the coupling */
@@ -63,8 +98,7 @@ static void hog_soft_slope(
 {
     for (int a = 0; a < HOG_SOFT; a++) {
         hog_real z = mine * x[a] + theirs * y[a] + bias[a];
-        hog_real ramp = (hog_real)0.5 * (z + HOG_SQRT(z * z + HOG_SOFT_WIDTH * HOG_SOFT_WIDTH));
-        sum[a] += factor * (hog_soft_low[a] * z + (hog_soft_high[a] - hog_soft_low[a]) * ramp);
+        sum[a] += factor * hog_psi_slope(z, hog_soft_low[a], hog_soft_high[a]);
     }
 }
 
@@ -101,6 +135,14 @@ static void hog_refresh(hog_node *node)
         node->rule.own[c] += pull[c] + HOG_BETA * (node->h[c] - node->model.anchor[c]);
         for (int e = 0; e < K; e++)
             node->rule.block[c * K + e] =
-                total * hog_soft_block[c * K + e] + (c == e ? HOG_BETA : 0);
+                hog_soft_alone[c * K + e] + total * hog_soft_block[c * K + e];
     }
+#if HOG_INNER
+    hog_real inside[HOG_INNER];
+    hog_affine(hog_soft_inner, node->model.offset, node->h, HOG_INNER, K, inside);
+    for (int a = 0; a < HOG_INNER; a++)
+        inside[a] = hog_psi_slope(inside[a], hog_soft_inner_low[a], hog_soft_inner_high[a]);
+    hog_transposed(hog_soft_inner, inside, HOG_INNER, K, pull);
+    for (int c = 0; c < K; c++) node->rule.own[c] += pull[c];
+#endif
 }

@@ -1,0 +1,314 @@
+"""Soft energies in rows: their solves and adjoints by steps whose number the condition bounds.
+
+In rows the channels of a node or an edge lie side by side, and one product serves all matrices:
+with :math:`B = [W^\\top\\; V^\\top\\; U^\\top]`, :math:`Y B` holds the arguments of all edges and
+of all nodes, and what comes back is multiplied by :math:`B^\\top`. The compiled library solves
+every graph for itself (``source/soft.h``). Where there is none, and on a GPU, torch takes steps on
+all graphs at once. Their number is known beforehand: nothing is read back, and a CUDA graph can
+record them.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph
+from hogwild.kernels.native import Library, address, library
+from hogwild.linalg.solution import Solution
+from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
+
+VECTOR = 64
+"""Bytes of a vector in compiled code: rows are filled up to whole vectors."""
+
+
+def momentum_steps(condition: float, rtol: float) -> int:
+    r"""Accelerated steps after which the residual is at most ``rtol`` times the size of its terms:
+    :math:`\rho^t \sqrt\kappa \le` ``rtol`` with :math:`\rho = 1 - 1/\sqrt\kappa`."""
+    root = math.sqrt(condition)
+    return math.ceil(math.log(root / rtol) / -math.log1p(-1.0 / root)) if root > 1.0 else 1
+
+
+def chebyshev_steps(condition: float, rtol: float) -> int:
+    r"""Steps of Chebyshev's method after which :math:`\|b - A x\| \le` ``rtol`` :math:`\|b\|`:
+    :math:`2 q^t \le` ``rtol`` with :math:`q = (\sqrt\kappa - 1) / (\sqrt\kappa + 1)`."""
+    root = math.sqrt(condition)
+    return math.ceil(math.log(2.0 / rtol) / math.log((root + 1.0) / (root - 1.0)))
+
+
+class SoftRows:
+    """A soft energy on all graphs and replicas, detached from autograd, in rows.
+
+    Args:
+        graph: The graphs.
+        local: The energy as nodes see it.
+        condition: The largest condition number.
+        lipschitz: The largest eigenvalues of the Hessians, at most, [R, G].
+    """
+
+    def __init__(self, graph: Graph, local: Soft, condition: float, lipschitz: Tensor) -> None:
+        self.graph, self.condition, self.beta, p = graph, condition, local.beta, local
+        self.anchor, self.offset, self.bias = (
+            t.detach().mT.contiguous() for t in (p.anchor, p.offset, p.bias)
+        )  # [R, N, k], [R, N, o], [R, E, w]
+        self.scales = tuple(t.detach().contiguous() for t in (p.here, p.there, p.weight))
+        self.back = torch.cat([p.receiver, p.sender, p.inner], 1).detach()  # [R, 2 w + o, k]
+        self.ramps = (p.low, p.high, p.inner_low, p.inner_high)
+        self.ramps = tuple(t.detach()[..., 0] for t in self.ramps)  # [R, w] or [R, o]
+        self.width, self.own = self.bias.size(2), self.offset.size(2)
+        self.lipschitz = lipschitz.detach()
+
+    # -- by torch ----------------------------------------------------------------------------------
+
+    def _sent(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The arguments of edges [R, E, w] without biases, and of nodes [R, N, o] without offsets,
+        of embeddings [R, N, k]."""
+        here, there, _ = self.scales
+        sent = y @ self.back.mT
+        w, graph = self.width, self.graph
+        own = sent[..., :w].index_select(1, graph.dst)
+        heard = sent[..., w : 2 * w].index_select(1, graph.src)
+        return _heads(here, own) + _heads(there, heard), sent[..., 2 * w :]
+
+    def _returned(self, slope: Tensor, inner: Tensor) -> Tensor:
+        """The transpose of :meth:`_sent`: [R, E, w] and [R, N, o] -> [R, N, k]."""
+        here, there, _ = self.scales
+        graph, (r, _, w) = self.graph, slope.shape
+        zero = slope.new_zeros(r, graph.num_nodes, w)
+        own = zero.index_add(1, graph.dst, _heads(here, slope))
+        heard = zero.index_add(1, graph.src, _heads(there, slope))
+        return torch.cat([own, heard, inner], -1) @ self.back
+
+    def _ramp(self, at: Any, edges: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        """A derivative of ψ at the arguments of edges, weighted, and of nodes."""
+        low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
+        slope = _heads(self.scales[2], at(edges, low, high))
+        return slope, at(nodes, inner_low, inner_high)
+
+    def gradient(self, y: Tensor) -> Tensor:
+        """The gradient at y, both [R, N, k]."""
+        edges, nodes = self._sent(y)
+        slopes = self._ramp(psi_slope, edges + self.bias, nodes + self.offset)
+        return self.beta * (y - self.anchor) + self._returned(*slopes)
+
+    def steps(self, start: Tensor, rtol: float) -> tuple[Tensor, int]:
+        """Accelerated steps (:mod:`hogwild.solvers.momentum`) from ``start`` [R, N, k], as many as
+        the condition and the tolerance need."""
+        rate, keep, ahead = triple(self.beta, self.condition * self.beta)
+        count = momentum_steps(self.condition, rtol)
+        y = x = before = start
+        for _ in range(count):
+            fresh = (x + keep * (x - before)).sub_(self.gradient(y), alpha=rate)
+            y, x, before = fresh + ahead * (fresh - x), fresh, x
+        return y, count
+
+    def chebyshev(self, h: Tensor, b: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
+        """The solution of H x = b with the Hessian at h, all [R, N, k]; the residual b - H x; and
+        the number of steps."""
+        edges, nodes = self._sent(h)
+        gates = self._ramp(psi_curvature, edges + self.bias, nodes + self.offset)
+
+        def apply(v: Tensor) -> Tensor:
+            return self.beta * v + self._returned(
+                *(g * z for g, z in zip(gates, self._sent(v), strict=True))
+            )
+
+        least, most = self.beta, self.condition * self.beta
+        middle, half = 0.5 * (most + least), 0.5 * (most - least)
+        count = chebyshev_steps(self.condition, rtol)
+        x, r = torch.zeros_like(b), b
+        direction, ratio = r / middle, half / middle
+        for _ in range(count):
+            x = x + direction
+            r = r - apply(direction)
+            following = 1.0 / (2.0 * middle / half - ratio)
+            direction = following * ratio * direction + (2.0 * following / half) * r
+            ratio = following
+        return x, r, count
+
+    def cotangents(self, h: Tensor, dual: Tensor) -> Soft:
+        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all that the energy is
+        made of, in its own fields; h and λ are [R, N, k].
+
+        With the arguments z = A h + c and d = A λ of edges it is
+        :math:`\beta \langle \lambda, h - g \rangle + \langle d, w \psi'(z) \rangle`, and so for
+        node-local terms. Its gradient in c is :math:`w \psi''(z)\, d`.
+        """
+        native = compiled(h)
+        if native is not None:
+            return self._compiled_cotangents(native, h, dual)
+        here, there, weight = self.scales
+        graph, w, heads = self.graph, self.width, here.size(1)
+        low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
+        sent, lifted = h @ self.back.mT, dual @ self.back.mT
+        own, ahead = (x[..., :w].index_select(1, graph.dst) for x in (sent, lifted))
+        heard, far = (x[..., w : 2 * w].index_select(1, graph.src) for x in (sent, lifted))
+        z = _heads(here, own) + _heads(there, heard) + self.bias
+        d = _heads(here, ahead) + _heads(there, far)
+        bend = _heads(weight, psi_curvature(z, low, high)) * d
+        pull = psi_slope(z, low, high)
+        up = psi_slope(z, torch.zeros_like(low), torch.ones_like(high))
+        inner_z, inner_d = sent[..., 2 * w :] + self.offset, lifted[..., 2 * w :]
+        inner_bend = psi_curvature(inner_z, inner_low, inner_high) * inner_d
+        inner_pull = psi_slope(inner_z, inner_low, inner_high)
+        inner_up = psi_slope(inner_z, torch.zeros_like(inner_low), torch.ones_like(inner_high))
+
+        def returned(slope: Tensor, inner: Tensor) -> Tensor:
+            zero = slope.new_zeros(slope.size(0), graph.num_nodes, w)
+            at = zero.index_add(1, graph.dst, _heads(here, slope))
+            other = zero.index_add(1, graph.src, _heads(there, slope))
+            return torch.cat([at, other, inner], -1)
+
+        def by_heads(x: Tensor) -> Tensor:
+            """Sums over the channels of each head, [R, E, w] -> [R, H, E]."""
+            return x.unflatten(2, (heads, -1)).sum(3).mT
+
+        pulled = _heads(weight, pull)
+        heavier = _heads(weight, d)
+        return self._fields(
+            h, dual, bend, by_heads(bend * own + pulled * ahead),
+            by_heads(bend * heard + pulled * far), by_heads(pull * d),
+            returned(bend, inner_bend), returned(pulled, inner_pull),
+            torch.cat([(heavier * (z - up)).sum(1), (inner_d * (inner_z - inner_up)).sum(1)], 1),
+            torch.cat([(heavier * up).sum(1), (inner_d * inner_up).sum(1)], 1),
+        )  # fmt: skip
+
+    def _fields(
+        self, h: Tensor, dual: Tensor, bias: Tensor, here: Tensor, there: Tensor, weight: Tensor,
+        bent: Tensor, straight: Tensor, flat: Tensor, steep: Tensor,
+    ) -> Soft:  # fmt: skip
+        """Gradients in the shapes of the energy's fields."""
+        w, one = self.width, self.scales[0].size(0) == 1
+        matrices = bent.mT @ h + straight.mT @ dual  # [R, 2 w + o, k]
+        scales = [x.sum(0, keepdim=True) if one else x for x in (here, there, weight)]
+        return Soft(
+            anchor=-self.beta * dual.mT, bias=bias.mT,
+            here=scales[0], there=scales[1], weight=scales[2],
+            receiver=matrices[:, :w], sender=matrices[:, w : 2 * w], inner=matrices[:, 2 * w :],
+            low=flat[:, :w, None], high=steep[:, :w, None], offset=bent[..., 2 * w :].mT,
+            inner_low=flat[:, w:, None], inner_high=steep[:, w:, None], beta=self.beta,
+        )  # fmt: skip
+
+    # -- compiled ----------------------------------------------------------------------------------
+
+    def compiled(self, native: Library, at: Tensor, b: Tensor | None, **limits: Any) -> Solution:
+        """The solution from ``at``, or with ``b`` the solution of H x = b with the Hessian at
+        ``at``, all [R, N, k]; ``limits`` are atol, rtol and most, the largest number of steps."""
+        (r, _, k), graph = self.anchor.shape, self.graph
+        most = torch.full((r,), limits["most"])
+        steps = torch.zeros(r, graph.num_graphs, dtype=torch.long)
+        residual, limit = torch.zeros(2, r, graph.num_graphs, dtype=torch.float64)
+        at, b = self._filled(at, 2), None if b is None else self._filled(b, 2)
+        out = torch.empty_like(at)
+        self._call(
+            native, address(at), address(b), limits.get("atol", 0.0), limits["rtol"],
+            address(most), torch.get_num_threads(), *map(address, (out, steps, residual, limit)),
+            None,
+        )  # fmt: skip
+        dtype = self.anchor.dtype
+        return Solution.of(out[..., :k].mT, residual.to(dtype), limit.to(dtype), steps)
+
+    def _compiled_cotangents(self, native: Library, h: Tensor, dual: Tensor) -> Soft:
+        """:meth:`cotangents`, compiled."""
+        (r, n, _), w, o, heads = self.anchor.shape, self.width, self.own, self.scales[0].size(1)
+        graph, edges = self.graph, self.graph.num_edges
+        at, b = self._filled(h, 2), self._filled(dual, 2)
+        wide, narrow = heads * self._whole(w // heads), self._whole(o)
+        shapes = [
+            (r, edges, wide), *[(r, heads, edges)] * 3, *[(r, n, 2 * wide + narrow)] * 2,
+            *[(r, graph.num_graphs, wide + narrow)] * 2,
+        ]  # fmt: skip
+        out = [self.anchor.new_empty(shape) for shape in shapes]
+        places = torch.tensor([address(x) or 0 for x in out])
+        arguments = address(at), address(b), 0.0, 0.0, None, torch.get_num_threads()
+        self._call(native, *arguments, None, None, None, None, address(places))
+
+        def cut(x: Tensor, dim: int, groups: int, size: int) -> Tensor:
+            """Without the zeros of :meth:`_filled`."""
+            parts = x.unflatten(dim, (groups, -1)) if x.size(dim) else x.unsqueeze(dim + 1)
+            return parts.narrow(dim + 1, 0, size).flatten(dim, dim + 1)
+
+        def apart(x: Tensor, couplings: int) -> Tensor:
+            """[…, couplings * wide + narrow] -> […, couplings * w + o]."""
+            *blocks, inner = x.split([*[wide] * couplings, narrow], 2)
+            return torch.cat([*(cut(y, 2, heads, w // heads) for y in blocks), inner[..., :o]], 2)
+
+        bias, here, there, weight, bent, straight, flat, steep = out
+        bent, straight = apart(bent, 2), apart(straight, 2)
+        flat, steep = (apart(x, 1).sum(1) for x in (flat, steep))
+        bias = cut(bias, 2, heads, w // heads)
+        return self._fields(h, dual, bias, here, there, weight, bent, straight, flat, steep)
+
+    def _call(self, native: Library, *arguments: Any) -> None:
+        """Call the library; ``arguments`` are those behind the problem."""
+        graph, dtype, fields = self.graph, self.anchor.dtype, self._rows
+        heads, edges = self.scales[0].size(1), graph.num_edges
+        anchor, bias, here, offset = fields[0], fields[1], fields[2], fields[9]
+        stride = heads * edges if here.size(0) > 1 else 0
+        sizes = anchor.size(0), graph.num_graphs, anchor.size(1), edges
+        widths = anchor.size(2), bias.size(2), offset.size(2)
+        shape = torch.tensor([*sizes, *widths, heads, stride])
+        addresses = torch.tensor([address(x) or 0 for x in fields])
+        lipschitz = self.lipschitz.amax(1).double().contiguous()
+        ends = [x.contiguous() for x in (graph.batch, graph.src, graph.dst)]
+        all_arguments = (
+            address(shape), int(dtype == torch.float32), *map(address, ends), address(addresses),
+            address(lipschitz), self.beta, WIDTH, *arguments,
+        )  # fmt: skip
+        failed, why = native.interruptible(lambda: native.call("soft", *all_arguments))
+        if failed:
+            raise MemoryError(f"the compiled solve failed: {why}")
+
+    @cached_property
+    def _rows(self) -> list[Tensor]:
+        """All fields in the order of the library, filled up to whole vectors."""
+        w, heads = self.width, self.scales[0].size(1)
+        blocks = self.back.split([w, w, self.own], 1)
+        rows = [self._filled(x, 1, g) for x, g in zip(blocks, (heads, heads, 1), strict=True)]
+        back = self._filled(torch.cat(rows, 1), 2)
+        low, high, inner_low, inner_high = self.ramps
+        ramps = [self._filled(x, 1, heads) for x in (low, high - low)]
+        inner = [self._filled(x, 1) for x in (inner_low, inner_high - inner_low)]
+        most = max(x.size(0) for x in self.scales)
+        scales = [x.expand(most, -1, -1).contiguous() for x in self.scales]
+        bias, offset = self._filled(self.bias, 2, heads), self._filled(self.offset, 2)
+        anchor = self._filled(self.anchor, 2)
+        return [anchor, bias, *scales, back.mT.contiguous(), back, *ramps, offset, *inner]
+
+    def _whole(self, size: int) -> int:
+        """A number of channels, up to whole vectors."""
+        lanes = VECTOR // self.anchor.dtype.itemsize
+        return -(-size // lanes) * lanes
+
+    def _filled(self, x: Tensor, dim: int, groups: int = 1) -> Tensor:
+        """With zeros up to whole vectors, in each group of channels."""
+        size = x.size(dim) // groups
+        more = self._whole(size) - size
+        if not more:
+            return x.contiguous()
+        parts = x.unflatten(dim, (groups, size))
+        shape = list(parts.shape)
+        shape[dim + 1] = more
+        return torch.cat([parts, parts.new_zeros(shape)], dim + 1).flatten(dim, dim + 1)
+
+
+def triple(least: float, most: float) -> tuple[float, float, float]:
+    """Step size, momentum and look-ahead of :mod:`hogwild.solvers.momentum` for eigenvalues from
+    ``least`` to ``most``."""
+    rho = 1.0 - math.sqrt(least / most)
+    ahead = rho**2 / ((1.0 + rho) * (2.0 - rho))
+    return (1.0 + rho) / most, rho**2 / (2.0 - rho), ahead
+
+
+def _heads(factor: Tensor, channels: Tensor) -> Tensor:
+    """:func:`hogwild_node.soft.by_head` in rows: [R or 1, H, E] and [R, E or 1, w]."""
+    return by_head(factor, channels.mT).mT
+
+
+def compiled(h: Tensor) -> Library | None:
+    """The library, where it solves for embeddings such as these."""
+    return library() if h.device.type == "cpu" else None
