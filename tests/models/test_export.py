@@ -78,8 +78,8 @@ def given(model, edge_index, n):
     return Inputs(5.0 + torch.randn(n, 3, **DOUBLE), edge_index, attr, edge_weight=weight)
 
 
-def neighbours(inputs, i):
-    """What node i knows of its neighbours, and the edges in the whole graph."""
+def neighbours(inputs, i, tell):
+    """What node i knows of its neighbours, which ``tell`` their features, and the senders."""
     src, dst = inputs.edge_index
     weight = torch.ones(src.numel(), **DOUBLE) if inputs.edge_weight is None else inputs.edge_weight
     degree = 1.0 + torch.zeros(inputs.num_nodes, **DOUBLE).index_add(0, dst, weight)
@@ -91,7 +91,7 @@ def neighbours(inputs, i):
 
     found = [
         Neighbour(
-            inputs.x[src[e]].numpy(), float(degree[src[e]]), attr(e), float(weight[e]),
+            tell(inputs.x[src[e]].numpy()), float(degree[src[e]]), attr(e), float(weight[e]),
             attr(place[i, int(src[e])]),
         )
         for e in edges
@@ -111,8 +111,8 @@ def test_a_node_computes_what_it_computes_in_the_whole_graph(name, graph, tmp_pa
     torch.manual_seed(2)
     h = torch.randn(1, problem.channels, n, **DOUBLE)
     for i in range(n):
-        near, senders = neighbours(inputs, i)
-        local = alone.pose(inputs.x[i].numpy(), near)
+        near, senders = neighbours(inputs, i, alone.encode)
+        local = alone.pose(alone.encode(inputs.x[i].numpy()), near)
         at = node_models.star_of(len(near))
         mine, heard = h[..., i : i + 1], h[..., senders]
         whole = problem.graph.star(torch.tensor([i]))

@@ -56,14 +56,12 @@ def test_the_documented_table_of_sizes(what):
     for make in models:
         cells = []
         for k in (2, 8, 64):
-            file = filed(make(3, out_channels=1, hidden_channels=k))
+            model = node_models.of(filed(make(3, out_channels=1, hidden_channels=k)))
+            told = model.encode(np.zeros(3))
             packets = [
-                Registers(
-                    node_models.of(file), rule, np.zeros(3), precision=precision, tolerance=1.0,
-                    h=None,
-                ).format
-                for precision in PRECISIONS
-            ]  # fmt: skip
+                Registers(model, rule, told, precision=name, tolerance=1.0, h=None).format
+                for name in PRECISIONS
+            ]
             said, letter = drawn(packets[0])
             for form in packets:
                 assert len(form.data(form.header(1), said, letter)) == form.data_size
