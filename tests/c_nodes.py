@@ -65,6 +65,7 @@ class Library:
         self.c.agent_calm.restype = ctypes.c_double
         for name in ("hog_residual", "hog_degree"):
             getattr(self.c, name).restype = self.real
+        self.edge_features = int(text.split("#define HOG_JOIN_FEATURES")[1].split()[0])
         self.numbers = int(text.split("#define HOG_NUMBERS")[1].split()[0])
         self.channels = file.config["hidden_channels"]
         self.outputs = file.config["out_channels"]
@@ -93,7 +94,10 @@ class CNode:
     def join(self, slot, near):
         lib = self.library
         _kept, features = lib.pointer(near.features)
-        _also, edge = lib.pointer(near.edge_attr)
+        known = near.edge_attr
+        if known is not None and near.back_attr is not None:
+            known = np.concatenate([known, near.back_attr])[: lib.edge_features]
+        _also, edge = lib.pointer(known)
         weight, degree = lib.real(near.weight), lib.real(near.degree)
         return lib.c.hog_join(self.state, slot, weight, features, degree, edge)
 

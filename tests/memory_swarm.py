@@ -32,19 +32,28 @@ class Swarm:
         config, tensors = described(self.whole)
         self.model = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
         self.x = torch.randn(n, 3, **DOUBLE)
-        self.edge_index, self.n = edge_index, n
+        self.edge_index, self.n, self.attr = edge_index, n, None
+        if self.model.edge_dim is not None:
+            self.attr = torch.randn(edge_index.size(1), self.model.edge_dim, **DOUBLE)
         self.network = MemoryNetwork(delay, loss, seed, copies=copies)
         self.random = np.random.default_rng(seed)
         self.options = {"precision": "float64", "nodes": n, "settle_after": 2.0} | options
         self.agents = {i: self.start(i) for i in range(n)}
 
     def start(self, i, **options):
-        src, dst = self.edge_index
-        near = {str(int(j)): Edge() for j in src[dst == i]}
+        near = self.near(i)
         return Agent(
             self.model, str(i), self.x[i].numpy(), self.network.endpoint(str(i)),
             neighbours=near, clock=self.network.clock, **(self.options | options),
         )  # fmt: skip
+
+    def near(self, i):
+        """The edges into agent i, by the neighbour's name."""
+        found = {}
+        for e in (self.edge_index[1] == i).nonzero()[:, 0].tolist():
+            attr = None if self.attr is None else self.attr[e].numpy()
+            found[str(int(self.edge_index[0, e]))] = Edge(edge_attr=attr)
+        return found
 
     def run(self, seconds):
         """Let every agent take about ten turns a second."""
@@ -57,10 +66,11 @@ class Swarm:
         """Largest relative distance from the answer of the graph of those alive."""
         alive = sorted(self.agents) if alive is None else alive
         place = {i: q for q, i in enumerate(alive)}
-        pairs = [e for e in self.edge_index.T.tolist() if e[0] in place and e[1] in place]
-        edges = [[place[i], place[j]] for i, j in pairs]
+        pairs = [e for e in enumerate(self.edge_index.T.tolist()) if {*e[1]} <= {*place}]
+        edges = [[place[i], place[j]] for _, (i, j) in pairs]
+        attr = None if self.attr is None else self.attr[[e for e, _ in pairs]]
         edges = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
         with torch.no_grad():
-            answer = self.whole.embed(Inputs(self.x[alive], edges)).value.numpy()
+            answer = self.whole.embed(Inputs(self.x[alive], edges, attr)).value.numpy()
         found = np.stack([self.agents[i].read().h for i in alive])
         return float(np.abs(found - answer).max() / np.abs(answer).max())

@@ -345,15 +345,17 @@ def nodes_in_c(model, data):
     """Generated C without packets: all nodes hear the others and compute, in rounds."""
     answers = []
     for file in exported(model, data):
-        library, near = Library(file), [links(data, i) for i in range(data.num_nodes)]
+        library, told = Library(file), node_models.of(file).encode
+        near = [links(data, i) for i in range(data.num_nodes)]
         degree = [1.0 + sum(edge.weight for edge in links.values()) for links in near]
         x = data.x.double().numpy()
         nodes = [CNode(library, row) for row in x]
         slots = [{int(j): s for s, j in enumerate(edges)} for edges in near]
         for i, edges in enumerate(near):
             for j, edge in edges.items():
-                told = Neighbour(x[int(j)], degree[int(j)], edge.edge_attr, edge.weight)
-                assert nodes[i].join(slots[i][int(j)], told)
+                back = near[int(j)][str(i)].edge_attr
+                known = told(x[int(j)]), degree[int(j)], edge.edge_attr, edge.weight, back
+                assert nodes[i].join(slots[i][int(j)], Neighbour(*known))
         for _ in range(20_000):
             for i, node in enumerate(nodes):
                 for j, slot in slots[i].items():
@@ -463,7 +465,7 @@ REFUSED = [
     ({"engine": (*STEPS, *BALLS, *ROUNDS, *TRACKS, "fixed-point"), "model": ("soft levels",),
       "sums": ("heads",)},
      "attention of a layer above the first"),
-    ({"engine": ("C", "agents in C"), "model": ("gcn", "soft")}, "cannot be written in C"),
+    ({"engine": ("C", "agents in C"), "model": ("gcn",)}, "cannot be written in C"),
 ]  # fmt: skip
 """What an engine refuses, and words of the error."""
 

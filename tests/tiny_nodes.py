@@ -4,10 +4,14 @@ from dataclasses import fields, replace
 
 import numpy as np
 import torch
+from helpers import DOUBLE
+from problems.test_pairwise import Huber
 
 from hogwild import Inputs
-from hogwild.models import EIGNNConv, EnergyConv, GSDConv, IGNNConv
+from hogwild.graph import Graph
+from hogwild.models import EIGNNConv, EnergyConv, GSDConv, IGNNConv, SoftEnergyConv
 from hogwild_node import Star
+from hogwild_node.local import BothSides
 from hogwild_node.tree import walk
 
 MODELS = {
@@ -22,6 +26,7 @@ MODELS = {
     "replicas": lambda: EnergyConv(3, hidden_channels=2, replicas=3),
     "wide": lambda: EnergyConv(3, hidden_channels=8),
     "gsd": lambda: GSDConv(3, hidden_channels=2),
+    "soft": lambda: SoftEnergyConv(3, hidden_channels=2, width=3),
     "ignn": lambda: IGNNConv(3, hidden_channels=2, act="tanh"),
     "eignn": lambda: EIGNNConv(3, hidden_channels=2),
 }
@@ -65,12 +70,38 @@ def close(mine, theirs, tol=1e-12):
     np.testing.assert_allclose(mine, theirs, rtol=tol, atol=tol * np.abs(theirs).max(initial=1.0))
 
 
+PAIRWISE = ["soft", "heads", "gsd", "own"]
+
+
+def pairwise(name, seed, pairs, n):
+    """A pairwise energy on a graph with these pairs of nodes as edges both ways, in any order; the
+    edges of a pair have different weights and features."""
+    torch.manual_seed(seed)
+    loops = [(i, j) for i, j in pairs if i == j]
+    both = loops + [e for i, j in pairs if i != j for e in ((i, j), (j, i))]
+    edge_index = torch.tensor(both, dtype=torch.long).reshape(-1, 2)[torch.randperm(len(both))].T
+    e = edge_index.size(1)
+    x, weight = torch.randn(n, 3, **DOUBLE), torch.rand(e, **DOUBLE)
+    if name == "own":
+        return Huber(Graph.of(edge_index, n), torch.randn(2, 2, n, **DOUBLE), weight, 3.0)
+    conv, attr = GSDConv(3, hidden_channels=2, replicas=2), None
+    if name in ("soft", "heads"):
+        options = {"width": 3} if name == "soft" else {"width": 4, "heads": 2, "local_channels": 3}
+        conv = SoftEnergyConv(3, hidden_channels=2, edge_dim=2, replicas=2, **options)
+        attr = torch.randn(e, 2, **DOUBLE)
+    with torch.no_grad():
+        for p in conv.parameters():
+            p.add_(torch.randn_like(p))
+        return conv.double().problem(Inputs(x, edge_index, attr, edge_weight=weight)).detach()
+
+
 LOOPS = [(), ((0, 0), (1, 0), (1, 0), (0, 1), (0, 1))]
 
 
-def alone(model, graph, node):
-    """The model and the star of one node: all that a robot has."""
+def alone(model, graph, node, both=False):
+    """The model and the star of one node: all that a robot has. With ``both`` it computes both
+    sides of its edges."""
     at = graph.star(torch.tensor([node]))
-    mine = numpy(model.at(at))
-    at = star(at)
-    return mine, replace(at, nodes=None, edges=None)
+    wide = at.with_senders(graph.src, graph.reverse) if both else at
+    mine = numpy(model.at(wide))
+    return BothSides(mine) if both else mine, replace(star(at), nodes=None, edges=None)

@@ -200,6 +200,10 @@ class Torch(Namespace):
         return _positions(numbers, like.device)
 
     @staticmethod
+    def range(count: int, like: Tensor) -> Tensor:
+        return torch.arange(count, device=like.device)
+
+    @staticmethod
     def filled(shape: Sequence[int], value: float, like: Tensor) -> Tensor:
         return like.new_full(tuple(shape), value)
 

@@ -5,9 +5,12 @@ import math
 import pytest
 import torch
 from certified import CERTIFIED, data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_nodes import PAIRWISE, pairwise
 from torch_geometric.data import Data
 
-from hogwild import GSDGNN, EnergyGNN, Inputs
+from hogwild import GSDGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
 from hogwild.analysis.certify import certify
 from hogwild.analysis.descent import Descent
 from hogwild.asynchrony.impairments import (
@@ -19,6 +22,7 @@ from hogwild.executors.simulated import Simulation
 from hogwild.models.base import Kind
 from hogwild.rules import gradient_rule, message_rule
 from hogwild.rules.steps import THETA, certified_steps
+from hogwild.solvers import Newton, solve
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 from hogwild_node.rules.elimination import Messages
 
@@ -73,7 +77,7 @@ def test_the_proved_rate_holds_in_a_run(exchange):
     a = THETA / (0.5 + age)
     c = 1 / a - 0.5 - age
     mu = float(problem.convexity().min() / rows.max())
-    big = (1 / a**2 + age + stagger) / mu + 0.5 * age
+    big = (1 / a + math.sqrt(age + stagger)) ** 2 / (2 * mu) + 0.5 * age
     moves, potentials = [], []
     for t in range(400):
         window = [0.0] * max(age - len(moves), 0) + moves[-age:]
@@ -87,6 +91,43 @@ def test_the_proved_rate_holds_in_a_run(exchange):
     for t in range(age, 400 - stagger):
         assert potentials[t + stagger] <= potentials[t - age] / (1 + c / big) + 1e-12
     assert potentials[-1] < 0.9 * potentials[0]
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(0, 2))
+def test_the_proved_rate_holds_where_nodes_compute_both_sides(name, seed, stagger, delay):
+    """As above, on graphs with loops and parallel edges: packets are as old as the delay, and what
+    a node reads of itself is not old."""
+    problem = pairwise(name, seed, [(0, 0), (0, 1), (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)
+    rule = gradient_rule(problem, "certified", age=delay)
+    assert rule.letter == 0
+    schedule = Schedule(problem.graph, stagger=stagger, delay=delay, seed=seed)
+    simulation = Simulation(rule, schedule, problem.start() + 1.0)
+    found = solve(problem, Newton(atol=1e-12), problem.start())
+    least, (r, q) = problem.evaluate(found.value).value, problem.block_bounds()
+    steps = certified_steps(problem, delay, letters=False)
+    rows, apart = r.expand_as(steps), q.expand_as(steps)
+    c = float((1 / (steps * rows) - 0.5 - delay * apart / rows).min())
+    rho, mu = float((apart / rows).max()), float(problem.convexity().min() / rows.max())
+    late = rho * math.sqrt(max(delay, stagger - 1))
+    big = (float((1 / (steps * rows)).max()) + late) ** 2 / (2 * mu) + 0.5 * rho * delay
+    moves, potentials = [], []
+    for t in range(120):
+        window = [0.0] * max(delay - len(moves), 0) + [q for _, q in moves[max(t - delay, 0) :]]
+        gap = float((problem.evaluate(simulation.h).value - least).sum())
+        potentials.append(gap + 0.5 * sum((p + 1) * m for p, m in enumerate(window)))
+        before = simulation.h.clone()
+        simulation.step()
+        square = (simulation.h - before).square()
+        moves.append((float((rows * square).sum()), float((apart * square).sum())))
+        if t:
+            assert potentials[-1] <= potentials[-2] - c * moves[-2][0] + 1e-9
+    for t in range(delay + 1, 120 - stagger):  # no node has a turn at tick 0
+        assert potentials[t + stagger] <= potentials[t - delay] / (1 + c / big) + 1e-9
+    descent = Descent(rows, problem.convexity(), steps, delay, stagger, problem.graph, apart=apart)
+    assert descent.shrink() >= c / big * (1 - 1e-9)
+    assert potentials[-1] < 0.5 * potentials[0]
 
 
 @pytest.mark.parametrize("exchange", ["packet", "exact"])
@@ -104,7 +145,7 @@ def test_the_rate_of_a_certificate_is_the_theorems(exchange):
             problem = model.problem(Inputs(inputs.x, inputs.edge_index)).detach()
             a = THETA / (0.5 + age)
             c, mu = 1 / a - 0.5 - age, 0.04 / float(problem.row_bounds().max())
-            big = (1 / a**2 + age + stagger) / mu + 0.5 * age
+            big = (1 / a + math.sqrt(age + stagger)) ** 2 / (2 * mu) + 0.5 * age
             assert found.rate == pytest.approx(1 / (1 + c / big), abs=1e-12)
         periods = math.log(1e-6) / math.log(found.rate)
         mean_gap = (stagger + 1) / 2
@@ -253,3 +294,38 @@ def test_wrong_gradients_end_near_the_answer(seed):
         simulation.step()
     distance = float((simulation.h - problem.answer()).norm())
     assert 0.0 < distance <= descent.near(error)
+
+
+def test_packets_of_embeddings_are_proved_to_arrive_within_hundreds_of_updates():
+    """The certificate of a soft energy, whose condition number is known, and runs beside it."""
+    torch.manual_seed(0)
+    model = SoftEnergyGNN(3, hidden_channels=8, out_channels=1, condition=5.0).double()
+    inputs = data((8, 5))
+    found = certify(model, inputs, rule="gradient", step="certified")
+    assert found.guaranteed
+    assert found.constants["content_age"] == 2  # D, not 2 D + S
+    assert found.updates < 1000
+    run = simulate(model, inputs, rule="gradient", step="certified", runs=3)
+    assert bool(run.converged.all())
+    assert 5.0 < run.price.updates < found.updates
+    near = certify(
+        model, inputs, rule="gradient", step="certified", impairments=Quantisation(0.02)
+    ).near
+    run = simulate(
+        model, inputs, rule="gradient", step="certified", impairments=Quantisation(0.02), runs=3
+    )
+    wrong = (run.h - run.reference).square().sum((1, 2)).sqrt()
+    assert 0.0 < float(wrong.max()) <= near
+
+
+def test_stacks_send_letters_above_their_first_level():
+    """There nodes pose the problem from what they heard, and so know their own side only."""
+    torch.manual_seed(0)
+    model = SoftEnergyGNN(3, hidden_channels=2, out_channels=1, condition=3.0, num_layers=2)
+    inputs = data((6,))
+    run = simulate(model.double(), inputs, rule="gradient", step="certified", tol=1e-4)
+    assert bool(run.converged.all())
+    assert int(run.bytes.sum()) == 4 * (2 + 2 + 2 + 2) * int(run.packets.sum())
+    found = certify(model, inputs, rule="gradient", step="certified")
+    assert found.guaranteed
+    assert [level.constants["content_age"] for level in found.levels] == [9, 9]

@@ -9,6 +9,7 @@ import torch
 from certified import CERTIFIED, data
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_nodes import pairwise
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
 from hogwild.analysis.certificate import counted
@@ -20,6 +21,7 @@ from hogwild.executors.simulated import Simulation
 from hogwild.linalg.spectrum import matrices, spectrum
 from hogwild.rules import gradient_rule
 from hogwild.rules.steps import certified_steps
+from hogwild.solvers import Newton, solve
 from hogwild.testing.problems import Quadratic, random_graph
 
 
@@ -44,7 +46,7 @@ def test_two_nodes_exactly():
     found = around.descent(None, age, stagger)
     a = 0.5 / (0.5 + age)
     c = 1.0 / a - 0.5 - age
-    big = 2.0 * (1.0 / a**2 + age + stagger) + 0.5 * age
+    big = (1.0 / a + math.sqrt(age + stagger)) ** 2 + 0.5 * age
     assert found.rate == pytest.approx(1.0 / (1.0 + c / big), rel=1e-6)
     assert found.step == pytest.approx(a / 4.0)
     assert found.condition == pytest.approx(2.0, rel=1e-6)
@@ -108,6 +110,41 @@ def test_dominated_runs_shrink_in_the_weighted_norm(seed, stagger, delay):
         limit *= found.rate
 
 
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(0, 2))
+def test_both_theorems_without_letters(seed, stagger, delay):
+    """Nodes of a pairwise energy compute both sides of their edges: their own embeddings are not
+    old, and the largest certified steps are as long as the theorem on dominance allows."""
+    problem = pairwise("gsd", seed, [(0, 1), (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)
+    answer = solve(problem, Newton(atol=1e-12), problem.start()).value
+    limits = spectrum(
+        matrices(problem.evaluate(answer).hessian()), problem.convexity(), problem.lipschitz()
+    )
+    around = Around(problem, answer, limits, letters=False)
+    most, least = around.hessians[1][0], problem.evaluate(answer).value  # both replicas have it
+    w = dominance(most.diagonal(), split(most)[1]).weights
+    longest = 1.0 / float(most.diagonal().max())
+    descent = around.descent(None, delay, stagger)
+    dominated = around.dominated(longest, delay, stagger)
+    assert dominated.period == delay + stagger
+    for found, step in ((descent, descent.step), (dominated, longest)):
+        schedule = Schedule(problem.graph, stagger=stagger, delay=delay, seed=seed)
+        simulation = Simulation(gradient_rule(problem, step), schedule, answer + 1.0)
+        sizes = []
+        for _ in range(8 * found.period):
+            off = flat(simulation.h - answer)
+            gap = float((problem.evaluate(simulation.h).value - least).sum())
+            sizes.append(gap if found is descent else float((np.abs(off) / w).max()))
+            simulation.step()
+        if found is dominated:
+            limit = sizes[0]
+            for t in range(found.period + 1, len(sizes)):  # no node has a turn at tick 0
+                limit *= found.rate if (t - 1) % found.period == 0 else 1.0
+                assert sizes[t] <= limit + 1e-12
+        else:
+            assert sizes[-1] <= sizes[0] * found.rate**7 + 1e-12
+
+
 def test_the_certificate_of_gradient_steps_speaks_of_the_answer():
     torch.manual_seed(0)
     model, inputs = EnergyGNN(3, out_channels=2).double(), data((5,))
@@ -151,6 +188,6 @@ def test_smaller_balls_for_larger_weights():
     found = best_local(around, steps, 9, 5)
     assert 0.0 < found.radius < around.size
     assert found.relative == pytest.approx(found.radius / around.size)
-    rows, least, _ = around.ball(found.radius)
+    rows, _, least, _ = around.ball(found.radius)
     assert bool((rows <= problem.row_bounds()).all())
     assert bool((least >= problem.convexity()).all())

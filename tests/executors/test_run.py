@@ -5,7 +5,7 @@ import torch
 from helpers import energy, graphs
 from torch_geometric.data import Data
 
-from hogwild import GCN, Inputs, simulate
+from hogwild import GCN, GSDGNN, Inputs, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -88,6 +88,13 @@ def test_every_packet_is_counted_in_bytes():
         made, start = rule_for(problem, rule, step), problem.start()
         letters = made.begin(start, problem.graph.everyone.current(start))
         assert letters.size(1) == made.letter
+    for step in (0.01, "auto", "momentum", "certified"):  # both sides of every edge: no letters
+        model = GSDGNN(3, hidden_channels=k, out_channels=2).double()
+        run = simulate(model, data, runs=q, ticks=30, tol=None, rule="gradient", step=step)
+        assert torch.equal(run.packets, run.updates * degree)
+        assert torch.equal(run.bytes, 4 * k * run.packets)
+        row = run.deadlines.at(ticks=29)
+        assert row["bytes"] == pytest.approx(4 * k * row["packets"])
     layers = simulate(GCN(3, out_channels=2).double(), data, runs=q, rule="overwriting")
     assert torch.equal(layers.bytes, 4 * 10 * layers.packets)
     waiting = simulate(GCN(3, out_channels=2).double(), data, runs=q, rule="waiting")

@@ -21,6 +21,7 @@ from hogwild.rules import rule_for
 MODELS = {
     "messages": lambda: EnergyGNN(3, out_channels=2),
     "gradient": lambda: EnergyGNN(3, out_channels=2),
+    "denoising": lambda: GSDGNN(3, hidden_channels=2, out_channels=2),
     "fixed-point": lambda: IGNN(3, out_channels=2),
     "caching": lambda: GCN(3, out_channels=2),
     "stack": lambda: EnergyGNN(3, out_channels=2, num_layers=2),
@@ -44,7 +45,7 @@ def model(name):
 
 
 def options(name):
-    return {"rule": "messages" if name == "stack" else name}
+    return {"rule": {"stack": "messages", "denoising": "gradient"}.get(name, name)}
 
 
 @pytest.mark.parametrize(("name", "faults"), PAIRS)
@@ -116,16 +117,18 @@ def together(update):
     return out[0].T
 
 
-def test_gradient_steps_go_on_from_the_kept_embeddings():
-    """S = 1, D = 0, exact exchange: gradient descent on one energy, then on the other."""
-    net = model("gradient")
+@pytest.mark.parametrize(("name", "exchange"), [("gradient", "exact"), ("denoising", "packet")])
+def test_gradient_steps_go_on_from_the_kept_embeddings(name, exchange):
+    """S = 1, D = 0, exact exchange or both sides of every edge: gradient descent on one energy,
+    then on the other."""
+    net = model(name)
 
     def update(inputs, h):
         return h - 0.05 * net.problem(inputs).evaluate(h).gradient
 
     with torch.no_grad():
         expected = together(update)
-    given = {"rule": "gradient", "step": 0.05, "exchange": "exact", "keep_embeddings": True}
+    given = {"rule": "gradient", "step": 0.05, "exchange": exchange, "keep_embeddings": True}
     seen = track(net, joining(), stagger=1, delay=0, **given)
     torch.testing.assert_close(seen.h[0, [6, 0, 1, 3, 4, 5]], expected, rtol=0, atol=1e-12)
 

@@ -7,7 +7,18 @@ from helpers import DOUBLE, chain, complete, star
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv
 
-from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, LayeredGNN, MaxGNN
+from hogwild import (
+    EIGNN,
+    GAT,
+    GCN,
+    GSDGNN,
+    IGNN,
+    EnergyGNN,
+    Inputs,
+    LayeredGNN,
+    MaxGNN,
+    SoftEnergyGNN,
+)
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.export import described, export, tolerances
 from hogwild_node import model as node_models
@@ -25,6 +36,12 @@ MODELS = {
     "normalised": lambda **o: EnergyGNN(3, out_channels=2, normalize=True, gate="relu", **o),
     "wide": lambda **o: EnergyGNN(3, out_channels=2, hidden_channels=8, widths=(6, 5), **o),
     "learned start": lambda **o: EnergyGNN(3, out_channels=2, start="learned", **o),
+    "soft": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, edge_dim=2, condition=7.0, **{"hidden_channels": 3} | o
+    ),
+    "soft, mean": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, aggr="mean", width=9, **{"hidden_channels": 3} | o
+    ),
     "denoising": lambda **o: GSDGNN(3, out_channels=2, **o),
     "ignn": lambda **o: IGNN(3, out_channels=2, act="leaky_relu", **o),
     "ignn, tanh": lambda **o: IGNN(3, out_channels=2, act="tanh", hidden_channels=4, **o),
@@ -42,6 +59,9 @@ def trained(name, **options):
     model = MODELS[name](**options).double()
     if name == "learned start":
         model.conv.guess.reset_parameters()  # a fresh guess is zero
+    if name.startswith("soft"):  # fresh parameters ignore half of what they read
+        for p in model.conv.parameters():
+            p.data.add_(torch.randn_like(p), alpha=0.3)
     for part in (model.features.nodes, model.features.edges):
         if part is not None:
             part.fit(5.0 + 3.0 * torch.randn(20, part.channels, **DOUBLE))
@@ -58,21 +78,24 @@ def given(model, edge_index, n):
     return Inputs(5.0 + torch.randn(n, 3, **DOUBLE), edge_index, attr, edge_weight=weight)
 
 
-def neighbours(inputs, i):
-    """What node i knows of its neighbours, and the edges in the whole graph."""
+def neighbours(inputs, i, tell):
+    """What node i knows of its neighbours, which ``tell`` their features, and the senders."""
     src, dst = inputs.edge_index
     weight = torch.ones(src.numel(), **DOUBLE) if inputs.edge_weight is None else inputs.edge_weight
     degree = 1.0 + torch.zeros(inputs.num_nodes, **DOUBLE).index_add(0, dst, weight)
     edges = (dst == i).nonzero()[:, 0]
+    place = {pair: e for e, pair in enumerate(zip(src.tolist(), dst.tolist(), strict=True))}
+
+    def attr(e):
+        return None if inputs.edge_attr is None else inputs.edge_attr[e].numpy()
+
     found = [
         Neighbour(
-            inputs.x[src[e]].numpy(),
-            float(degree[src[e]]),
-            None if inputs.edge_attr is None else inputs.edge_attr[e].numpy(),
-            float(weight[e]),
+            tell(inputs.x[src[e]].numpy()), float(degree[src[e]]), attr(e), float(weight[e]),
+            attr(place[i, int(src[e])]),
         )
         for e in edges
-    ]
+    ]  # fmt: skip
     return found, src[edges]
 
 
@@ -88,8 +111,8 @@ def test_a_node_computes_what_it_computes_in_the_whole_graph(name, graph, tmp_pa
     torch.manual_seed(2)
     h = torch.randn(1, problem.channels, n, **DOUBLE)
     for i in range(n):
-        near, senders = neighbours(inputs, i)
-        local = alone.pose(inputs.x[i].numpy(), near)
+        near, senders = neighbours(inputs, i, alone.encode)
+        local = alone.pose(alone.encode(inputs.x[i].numpy()), near)
         at = node_models.star_of(len(near))
         mine, heard = h[..., i : i + 1], h[..., senders]
         whole = problem.graph.star(torch.tensor([i]))

@@ -11,7 +11,7 @@ from helpers import DOUBLE, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EIGNN, GCN, GNN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild import EIGNN, GCN, GNN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.models import Features, GSDConv
 from hogwild_node import model as node_models
 from hogwild_node.c99 import generate
@@ -31,7 +31,15 @@ MODELS = {
     "mean": lambda **o: EnergyGNN(3, out_channels=2, aggr="mean", act="squareplus", **o),
     "normalised": lambda **o: EnergyGNN(3, out_channels=2, normalize=True, gate="relu", **o),
     "wide": lambda **o: EnergyGNN(3, out_channels=2, hidden_channels=8, widths=(6, 5, 3), **o),
+    "soft": lambda **o: SoftEnergyGNN(3, out_channels=2, hidden_channels=4, condition=9.0, **o),
+    "soft, edges": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, hidden_channels=3, width=5, edge_dim=2, aggr="mean", **o
+    ),
+    "soft, sums": lambda **o: SoftEnergyGNN(
+        3, out_channels=2, hidden_channels=3, aggr="sum", max_degree=6, local_channels=4, **o
+    ),
     "denoising": lambda **o: GSDGNN(3, out_channels=2, **o),
+    "encoded": lambda **o: GNN(GSDConv(4), out_channels=2, features=Features(3, encoder=(5, 4))),
     "ignn": lambda **o: IGNN(3, out_channels=2, act="leaky_relu", **o),
     "ignn, tanh": lambda **o: IGNN(3, out_channels=2, act="tanh", hidden_channels=4, **o),
     "eignn": lambda **o: EIGNN(3, out_channels=2, **o),
@@ -43,6 +51,9 @@ def trained(make, seed=0):
     """A model whose features are standardised, as training leaves it."""
     torch.manual_seed(seed)
     model = make().double().eval()
+    if isinstance(model, SoftEnergyGNN):  # fresh parameters ignore half of what they read
+        for p in model.conv.parameters():
+            p.data.add_(torch.randn_like(p), alpha=0.3)
     for part in (model.features.nodes, model.features.edges):
         if part is not None:
             part.fit(5.0 + 3.0 * torch.randn(20, part.channels, **DOUBLE))
@@ -53,10 +64,11 @@ class Reference:
     """A node in NumPy, as an agent uses its rule."""
 
     def __init__(self, file, features):
-        self.model, self.features = node_models.of(file), features
-        self.h = np.zeros((1, self.model.channels, 1))
+        self.model = node_models.of(file)
+        self.features = self.model.encode(features)
         self.name = "gradient" if "gradient" in self.model.rules else "fixed-point"
         self.near, self.heard = {}, {}
+        self.h = self.model.start(self.posed())
 
     def begin(self):
         """Neighbours have joined or left."""
@@ -65,7 +77,8 @@ class Reference:
         self.letters = self.rule.begin(self.h, self.views()[0])
 
     def posed(self):
-        return self.model.pose(self.features, [self.near[s] for s in sorted(self.near)])
+        near = [self.near[s] for s in sorted(self.near)]
+        return self.model.pose(self.features, near, self.name)
 
     def views(self):
         k, m = self.model.channels, self.rule.letter
@@ -118,10 +131,11 @@ def pair(file, library, degree, random):
 
     x, edge_dim = drawn(3), file.config["edge_dim"]
     ours, theirs = CNode(library, x), Reference(file, x)
+    q = theirs.model.told_channels
     for slot in random.permutation(8)[:degree].tolist():
-        attr = None if edge_dim is None else drawn(edge_dim)
+        attr, back = (None if edge_dim is None else drawn(edge_dim) for _ in range(2))
         weight, there = random.integers(1, 8) / 4, 1 + random.integers(1, 20) / 4
-        near = theirs.near[slot] = Neighbour(drawn(3), there, attr, weight)
+        near = theirs.near[slot] = Neighbour(drawn(q), there, attr, weight, back)
         assert ours.join(slot, near)
         said = packet(random, library.channels, library.numbers)
         said = theirs.heard[slot] = said.astype(library.dtype).astype(np.float64)
@@ -224,7 +238,7 @@ def test_many_energies(drawn):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["heads", "denoising", "ignn"])
+@pytest.mark.parametrize("name", ["heads", "denoising", "soft, edges", "ignn"])
 def test_neighbours_come_and_go(name):
     """As in an agent: memory stays when features change, and is lost when neighbours do."""
     file = filed(trained(MODELS[name]))
@@ -238,14 +252,15 @@ def test_neighbours_come_and_go(name):
             compare(ours, theirs, 1e-11)
 
     both()
-    theirs.features = random.normal(size=3)
-    assert ours.set_features(theirs.features)
+    x = random.normal(size=3)
+    theirs.features = theirs.model.encode(x)
+    assert ours.set_features(x)
     slot, old = next(iter(theirs.near.items()))
-    attr = None if old.edge_attr is None else old.edge_attr + 1.0
-    theirs.near[slot] = Neighbour(old.features + 0.5, 7.0, attr, old.weight)
+    attr, back = (None if a is None else a + 1.0 for a in (old.edge_attr, old.back_attr))
+    theirs.near[slot] = Neighbour(old.features + 0.5, 7.0, attr, old.weight, back)
     assert ours.join(slot, theirs.near[slot])
     assert ours.say(slot) is None  # the letters do not fit the new features yet
-    theirs.rule.pose(theirs.posed()) if theirs.letters is not None else theirs.begin()
+    theirs.rule.pose(theirs.posed()) if theirs.name == "gradient" else theirs.begin()
     both()
     del theirs.near[slot], theirs.heard[slot]
     assert ours.leave(slot)
@@ -307,7 +322,7 @@ def test_numbers_that_overflow_begin_anew():
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["edge", "heads", "denoising", "ignn"])
+@pytest.mark.parametrize("name", ["edge", "heads", "denoising", "soft, edges", "ignn"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
     model = trained(MODELS[name])
@@ -320,14 +335,17 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
     x = 5.0 + torch.randn(n, 3, **DOUBLE)
     attr = None if model.edge_dim is None else torch.randn(len(src), 2, **DOUBLE)
     inputs = Inputs(x, edge_index, attr)
-    library = Library(filed(model), dtype)
+    file = filed(model)
+    library, told = Library(file, dtype), node_models.of(file).encode
     nodes = [CNode(library, row) for row in x.numpy()]
     degree = [1 + dst.count(i) for i in range(n)]
     slots = {}  # of each edge: its slot at the receiver
     for e, (j, i) in enumerate(zip(src, dst, strict=True)):
         slots[j, i] = sum(1 for _, to in slots if to == i)
-        own = None if attr is None else attr[e].numpy()
-        assert nodes[i].join(slots[j, i], Neighbour(x[j].numpy(), degree[j], own))
+        back = next(b for b, pair in enumerate(edge_index.T.tolist()) if pair == [i, j])
+        own, other = (None if attr is None else attr[a].numpy() for a in (e, back))
+        near = Neighbour(told(x[j].numpy()), degree[j], own, back_attr=other)
+        assert nodes[i].join(slots[j, i], near)
     random = np.random.default_rng(0)
     for _ in range(2500):
         i = int(random.integers(n))
@@ -356,10 +374,10 @@ def test_nodes_in_c_find_the_answer_of_the_whole_graph(name, dtype):
             "learned guess",
         ),
         (
-            lambda: GNN(GSDConv(2), out_channels=1, features=Features(3, encoder=(2,))),
+            lambda: SoftEnergyGNN(3, out_channels=1, norm="layer"),
             {},
             ModelFileError,
-            "features of this model are encoded first",
+            "normalises its features",
         ),
         (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
         (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),

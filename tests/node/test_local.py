@@ -2,11 +2,15 @@
 
 import pytest
 import torch
-from tiny_nodes import ENERGIES, GRAPHS, LOOPS, close, numpy, pose, star
+from helpers import DOUBLE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_nodes import ENERGIES, GRAPHS, LOOPS, PAIRWISE, close, numpy, pairwise, pose, star
 
 from hogwild import EnergyConv, Inputs
 from hogwild.ops import gather, mtv, mv, scatter
 from hogwild.testing.problems import Quadratic, random_graph
+from hogwild_node.local import BothSides
 
 VARIANTS = {
     "edge": {},
@@ -146,3 +150,34 @@ def test_parts_keep_the_constants_of_the_whole_graph():
             whole = problem.node.local(h, inbox, graph.everyone)[0]
             part = problem.node.local(h[..., nodes], inbox[..., at.edges], at)[0]
         close(part, whole[..., nodes])
+
+
+# -- both sides of every edge ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.lists(st.tuples(*[st.integers(0, 4)] * 2), max_size=9))
+def test_both_sides_of_every_edge(name, seed, pairs):
+    """What a node computes at old embeddings of its neighbours is the gradient of E there, and its
+    block is the sum of all parts. Loops and parallel edges count."""
+    problem = pairwise(name, seed, pairs, 5)
+    graph, everyone = problem.graph, problem.graph.everyone
+    both = BothSides(problem.node, graph.src, graph.reverse)
+    h, old = torch.randn(2, 2, 2, 5, **DOUBLE)
+    nodes = torch.randperm(5)[:3]
+    at = graph.star(nodes)
+    own = h[..., nodes]
+    inbox = at.own_view(own, gather(old, graph.src[at.edges]))
+    found = both.gradient(own, inbox, at)
+    for place, node in enumerate(nodes.tolist()):
+        mixed = old.clone()
+        mixed[..., node] = h[..., node]
+        exact = problem.evaluate(mixed).gradient[..., node]
+        torch.testing.assert_close(found[..., place], exact)
+    at_h = both.gradient(h, everyone.current(h), everyone)
+    torch.testing.assert_close(at_h, problem.evaluate(h).gradient)
+    parts = problem.node.quadratic(h, everyone.current(h), everyone, majorise=1.0)
+    whole = parts.b + scatter(parts.toward_curvature(), graph.src, 5)
+    torch.testing.assert_close(both.block(h, everyone), whole)  # the same at all points
+    torch.testing.assert_close(both.block(own, at), whole[..., nodes])

@@ -2,17 +2,21 @@
 
 import math
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
+from c_nodes import filed
 from helpers import chain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_swarm import Swarm, sealed
 
-from hogwild import EnergyGNN
+from hogwild import GSDGNN, EnergyGNN, SoftEnergyGNN
+from hogwild_node import model as node_models
 from hogwild_node.agent import Agent
-from hogwild_node.packets import DATA, HEADER, HELLO, RULES, BadPacket, Format
+from hogwild_node.packets import DATA, HEADER, HELLO, PRECISIONS, RULES, BadPacket, Format
+from hogwild_node.registers import Registers
 
 NAME = "0123456789abcdef"
 GRADIENT = Format(NAME, "gradient", 3, 2, 6, 2, 2)
@@ -35,6 +39,34 @@ def test_sizes_are_those_that_are_promised():
     assert HEADER.size == 40
     assert GRADIENT.data_size == 68
     assert MESSAGES.data_size == 124
+
+
+PACKETS = {
+    "gradient steps, `SoftEnergyGNN` and `GSDGNN`": ("gradient", (SoftEnergyGNN, GSDGNN)),
+    "gradient steps, `EnergyGNN`": ("gradient", (EnergyGNN,)),
+    "messages": ("messages", (SoftEnergyGNN, GSDGNN, EnergyGNN)),
+}
+
+
+@pytest.mark.parametrize("what", PACKETS)
+def test_the_documented_table_of_sizes(what):
+    """The bytes that agents send, with 2, 8 and 64 channels and in every precision."""
+    rule, models = PACKETS[what]
+    text = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")
+    for make in models:
+        cells = []
+        for k in (2, 8, 64):
+            model = node_models.of(filed(make(3, out_channels=1, hidden_channels=k)))
+            told = model.encode(np.zeros(3))
+            packets = [
+                Registers(model, rule, told, precision=name, tolerance=1.0, h=None).format
+                for name in PRECISIONS
+            ]
+            said, letter = drawn(packets[0])
+            for form in packets:
+                assert len(form.data(form.header(1), said, letter)) == form.data_size
+            cells.append(", ".join(f"{form.data_size:,}" for form in packets))
+        assert f"| {what} | {' | '.join(cells)} |" in text
 
 
 @pytest.mark.parametrize("name", FORMATS)

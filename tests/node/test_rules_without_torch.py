@@ -63,10 +63,10 @@ def follow(problem, alone, inputs, rule):
     graph, edge_index = problem.graph, inputs.edge_index
     whole = rule_for(problem, rule, "auto", None)
     everyone = graph.everyone
-    near, _ = neighbours(inputs, 0)
+    near, _ = neighbours(inputs, 0, alone.encode)
     at = node_models.star_of(len(near))
     mine = (edge_index[1] == 0).nonzero()[:, 0]
-    local = alone.pose(inputs.x[0].numpy(), near)
+    local = alone.pose(alone.encode(inputs.x[0].numpy()), near, rule)
     single = alone.rule(rule, local, at)
     h = problem.start()
     own = h[..., :1].numpy().copy()

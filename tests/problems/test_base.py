@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE
+from helpers import DOUBLE, columns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_nodes import PAIRWISE, pairwise
 from torch import Tensor
 from torch_geometric.data import Data
 
@@ -110,3 +113,35 @@ def test_a_subgraph_is_another_problem(name):
     heard[..., inside] = h[..., part.senders[inside]]
     whole = updated(part.local, h, heard, part.star)[0]
     assert float((recomputed - whole).abs().max()) > 1e-3
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.tuples(*[st.integers(0, 4)] * 2), max_size=9),
+    st.sampled_from([0.0, 1.0, 30.0]),
+)
+def test_block_bounds(name, seed, pairs, scale):
+    """H ≤ diag(r), and the norms of its blocks between nodes are at most diag(q) in the same sense,
+    also with several edges between two nodes and with loops."""
+    problem = pairwise(name, seed, pairs, 5)
+    h = scale * torch.randn(2, 2, 5, **DOUBLE)
+    dense = columns(problem.evaluate(h).hessian().apply, h)
+    r, q = (x.expand_as(h) for x in problem.block_bounds())
+    root = r.flatten(1).rsqrt()
+    assert float(torch.linalg.eigvalsh(root[:, :, None] * dense * root[:, None]).max()) <= 1 + 1e-9
+    norms = torch.linalg.matrix_norm(dense.view(2, 2, 5, 2, 5).permute(0, 2, 4, 1, 3), 2)
+    norms = norms - torch.diag_embed(norms.diagonal(dim1=1, dim2=2))
+    alone = q[:, 0] == 0.0
+    assert bool((norms.sum(2)[alone] == 0.0).all())
+    root = torch.where(alone, 1.0, q[:, 0]).rsqrt()
+    apart = root[:, :, None] * norms * root[:, None]
+    assert float(torch.linalg.matrix_norm(apart, 2).max()) <= 1 + 1e-9
+    if name == "soft":
+        top = problem.lipschitz()[:, :, None]
+        assert bool((r <= top * (1 + 1e-9)).all())
+        assert bool((q <= 0.5 * (top - problem.local.beta) * (1 + 1e-9)).all())

@@ -11,7 +11,7 @@ from hogwild_node.energy import Energy
 from hogwild_node.gcn import GCN, GCNLayer
 from hogwild_node.gsd import GSD
 from hogwild_node.layers import LocalLayers
-from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.local import BothSides, LocalEnergy, LocalMap
 from hogwild_node.ops import namespace
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.rules import (
@@ -30,6 +30,7 @@ from hogwild_node.star import Star
 __all__ = [
     "GCN",
     "GSD",
+    "BothSides",
     "CachingRule",
     "Contraction",
     "Energy",

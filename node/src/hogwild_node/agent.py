@@ -55,7 +55,7 @@ from hogwild_node.errors import SetupError
 from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Header, behind
+from hogwild_node.packets import DATA, HALF, HELLO, PRECISIONS, WORD, BadPacket, Header, behind
 from hogwild_node.reading import Reading, State
 from hogwild_node.registers import Registers
 from hogwild_node.transport import Transport
@@ -102,7 +102,7 @@ class Agent:
         rule: ``"auto"`` or one of the model's rules.
         radius: With ``rule="balls"``: the hops within which the agent solves for others, too, the
             same at all agents; ``None``: for everybody.
-        precision: Numbers in packets: ``"float32"`` or ``"float64"``.
+        precision: Numbers in packets: ``"float16"``, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone.
         on_silence: ``"drop"`` or ``"hold"``.
         tolerance: The residual up to which the agent counts as settled; by default the model's
@@ -136,8 +136,8 @@ class Agent:
     ) -> None:
         if on_silence not in ("drop", "hold"):
             raise SetupError(f"on_silence={on_silence!r}; expected 'drop' or 'hold'")
-        if precision not in ("float32", "float64"):
-            raise SetupError(f"precision={precision!r}; expected 'float32' or 'float64'")
+        if precision not in PRECISIONS:
+            raise SetupError(f"precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
         if not lease > 0 or not settle_after > 0:
             raise SetupError(
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
@@ -147,7 +147,8 @@ class Agent:
         self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
         self.nodes = nodes
         self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (WORD - 1)
-        self.revision, self._told, self._renewed = 0, (0.0, b""), -math.inf
+        self.revision, self._renewed = 0, -math.inf
+        self._told: object = None  # what the last revision says
         self._repeats = 0  # revisions before this one with the same content
         self.links: dict[str, Link] = {}
         self.members: list[str] = []
@@ -368,10 +369,12 @@ class Agent:
     def _greet(self, now: float, features: Array, ready: bool) -> None:
         """Say hello to those who do not know the agent's features and degree."""
         degree = 1.0 + sum(self.links[name].edge.weight for name in self.members)
-        content = degree, features.tobytes()
+        extra = {name: self.work.extra(link.edge) for name, link in self.links.items()}
+        told = {name: more.tobytes() for name, more in extra.items() if more.size}
+        content = degree, features.tobytes(), told
         for link in self.links.values():
             if link.mutual and behind(self.revision, link.known, HALF):
-                self.revision, self._told = link.known, (0.0, b"")  # nobody knows what comes next
+                self.revision, self._told = link.known, None  # nobody knows what comes next
         if content != self._told or now - self._renewed >= REFRESH:
             self.revision = self.revision % (HALF - 1) + 1
             self._repeats = min(self._repeats + 1, HALF // 2) if content == self._told else 0
@@ -381,7 +384,8 @@ class Agent:
             again = not known and now - link.greeted >= HELLO_PERIOD
             if link.told != self.revision or again:
                 link.greeted, link.told = now, self.revision
-                raw = self.format.hello(self._header(HELLO, name, now), degree, features)
+                body = np.concatenate([features, extra[name]])
+                raw = self.format.hello(self._header(HELLO, name, now), degree, body)
                 self._post(name, raw, hello=True)
 
     def _send(self, now: float) -> None:

@@ -29,6 +29,7 @@ class GSD(LocalEnergy):
     gamma: float = over(FIXED)
     beta: float = over(FIXED)
     dominated = True  # with v = √d
+    pairwise = True
 
     def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:
         here = self.at(at)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
-from hogwild_node.ops import Array
+from hogwild_node.ops import Array, namespace
 from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import OnGraph
@@ -24,6 +25,10 @@ class LocalEnergy(OnGraph, ABC):
     :math:`a' v_j \ge |c| v_i` for one v > 0, and each node adds :math:`\tfrac12 s_i h_i^2`,
     :math:`s_i > 0`. Messages then converge on every graph, which is proved, and nodes need no
     safeguard."""
+    pairwise: bool = False
+    r"""Whether the energies are sums of terms of single nodes and of terms of single edges,
+    :math:`e^i = \psi_i(h_i) + \sum_{j \in N(i)} \varphi_{ij}(h_i, h_j)`. A node can then compute
+    both sides of its edges (:class:`BothSides`)."""
 
     @abstractmethod
     def local(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array]:
@@ -86,6 +91,54 @@ class LocalEnergy(OnGraph, ABC):
             known.
         """
         return None
+
+
+@dataclass(frozen=True)
+class BothSides:
+    r"""A :attr:`~LocalEnergy.pairwise` energy, both sides of whose edges each node computes:
+
+    .. math:: \frac{\partial E}{\partial h_i} = \psi_i'(h_i) + \sum_{j \in N(i)}
+        \frac{\partial \varphi_{ij}(h_i, h_j)}{\partial h_i}
+        + \frac{\partial \varphi_{ji}(h_j, h_i)}{\partial h_i},
+
+    at the node's own embedding and those that it last heard. Every edge needs an edge the other
+    way. What :math:`\varphi_{ji}` reads of features and degrees the node knows, too, so that no
+    neighbour has to send a gradient.
+
+    Attributes:
+        energy: The local energies of all nodes; or those of the nodes and edges of
+            :meth:`Star.with_senders`, for a node alone.
+        senders: The sender of each edge, [E]; ``None`` for a node alone.
+        reverse: The edge the other way of each edge, [E]; ``None`` for a node alone.
+    """
+
+    energy: LocalEnergy
+    senders: Array | None = None
+    reverse: Array | None = None
+
+    def gradient(self, h: Array, inbox: Array, at: Star) -> Array:
+        """The gradients of the whole energy, [R, k, A], from the nodes' own embeddings ``h``
+        [R, k, A] and what they heard, ``inbox`` [R, k, E']."""
+        return _gathered(*self.energy.local(*self._around(h, inbox, at)), at)
+
+    def block(self, like: Array, at: Star) -> Array:
+        """The nodes' blocks of the Hessian in curvatures that bound the growth of the energy
+        everywhere, [R, k, k, A]; ``like`` are embeddings of this shape and type, [R, k, A]."""
+        xp = namespace(like)
+        h, inbox = xp.zeros_like(like), xp.filled((*like.shape[:2], at.degree), 0.0, like)
+        found = self.energy.quadratic(*self._around(h, inbox, at), majorise=1.0)
+        return _gathered(found.b, found.toward_curvature(), at)
+
+    def _around(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array, Star]:
+        xp, both = namespace(h), at.with_senders(self.senders, self.reverse)
+        return xp.concat([h, inbox], axis=-1), xp.concat([inbox, at.spread(h)], axis=-1), both
+
+
+def _gathered(own: Array, toward: Array, at: Star) -> Array:
+    """What the nodes in ``at`` have of their own energies [..., A + E'], and of the energies of
+    their neighbours [..., 2E']: [..., A]."""
+    total: Array = own[..., : at.size] + at.collect(toward[..., at.degree :])
+    return total
 
 
 class LocalMap(OnGraph, ABC):

@@ -25,7 +25,7 @@ from hogwild_node.energy import Energy
 from hogwild_node.errors import ModelFileError, SetupError
 from hogwild_node.gcn import GCN, GCNLayer
 from hogwild_node.gsd import GSD
-from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.local import BothSides, LocalEnergy, LocalMap
 from hogwild_node.model_file import ModelFile
 from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.ops import Array, namespace
@@ -35,6 +35,8 @@ from hogwild_node.rules.overwriting import OverwritingRule
 from hogwild_node.soft import Soft
 from hogwild_node.star import Star
 
+LEAST = {"float16": 1e-3, "float32": 1e-4, "float64": 1e-8}
+"""The least residuals up to which nodes count as settled, with packets of each precision."""
 Local = LocalEnergy | LocalMap | GCN
 
 
@@ -47,12 +49,14 @@ class Neighbour:
         degree: One plus the weights of the neighbour's edges.
         edge_attr: Features of the edge between the two, [r]; ``None``: there are none.
         weight: Weight of that edge.
+        back_attr: Features of the edge the other way, [r]; ``None``: not known.
     """
 
     features: Array
     degree: float = 1.0
     edge_attr: Array | None = None
     weight: float = 1.0
+    back_attr: Array | None = None
 
 
 def star_of(neighbours: int) -> Star:
@@ -69,7 +73,7 @@ class Part:
         own: The nodes' features, as they tell them, [A, q].
         near: The features of the senders of edges, [S, q].
         degree: One plus the weights of all edges into each node, also of those not at hand, [A].
-        count: The number of these edges, [A].
+        count: The number of these edges, [A]; 1 where it is not known.
         there: The degree of each edge's sender, [E'].
         weight: The weight of each edge, [E'].
         edge_attr: The features of each edge, [E', r]; ``None``: there are none.
@@ -97,6 +101,20 @@ class Part:
             np.array([n.degree for n in near]), weight, np.stack(rows) if rows else None,
         )  # fmt: skip
 
+    @classmethod
+    def of_both_sides(cls, x: Array, near: Sequence[Neighbour]) -> Part:
+        """One node, then its neighbours, with the edges into the node and then those out of it
+        (:meth:`Star.with_senders`). The two edges of a pair have one weight."""
+        one = cls.of_one(x, near)
+        d, back = one.star.degree, [n.back_attr for n in near if n.back_attr is not None]
+        own, degree = np.concatenate([one.own, one.near]), np.concatenate([one.degree, one.there])
+        attr = None if one.edge_attr is None else np.concatenate([one.edge_attr, np.stack(back)])
+        senders = np.concatenate([np.arange(1, 1 + d), np.zeros(d, dtype=np.intp)])
+        return cls(
+            one.star.with_senders(), own, own, degree, np.concatenate([one.count, np.ones(d)]),
+            degree[senders], np.concatenate([one.weight, one.weight]), attr, senders,
+        )  # fmt: skip
+
     def renormalised(self) -> tuple[Array, Array]:
         r""":math:`\tilde A` of each edge [E'], and of each node with itself [A]."""
         return (
@@ -115,12 +133,14 @@ class NodeModel(ABC):
         channels: Width of a node's embedding.
         rules: The rules that fit the model; the first is the default.
         convexity: Strong convexity of the energy, for error bounds; ``None``: no bound is known.
+        pairwise: Whether the energy is :attr:`~hogwild_node.local.LocalEnergy.pairwise`.
         couples: Hops between nodes whose equations depend on each other: 2 for an energy, because a
             node also answers to the energies of its neighbours, and 1 for a map.
     """
 
     rules: tuple[str, ...]
     convexity: float | None = None
+    pairwise: bool = False
     couples: int = 1
 
     def __init__(self, file: ModelFile) -> None:
@@ -134,12 +154,16 @@ class NodeModel(ABC):
 
     def tolerance(self, precision: str) -> float:
         """The residual up to which a node counts as settled, with packets of this precision."""
-        found = self.config.get("tolerance", {"float32": 1e-4, "float64": 1e-8})
-        return float(found[precision])
+        return float((LEAST | self.config.get("tolerance", {}))[precision])
 
-    def pose(self, x: Array, near: Sequence[Neighbour]) -> Any:
-        """What a node with features ``x`` [q] and these neighbours computes."""
-        return self.posed(Part.of_one(x, near))
+    def pose(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
+        """What a node with features ``x`` [q] and these neighbours computes by this rule."""
+        both = self.sees_both_sides(rule)
+        return self.posed(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
+
+    def sees_both_sides(self, rule: str) -> bool:
+        """Whether nodes compute both sides of their edges by this rule."""
+        return self.pairwise and self.choose(rule) == "gradient"
 
     @abstractmethod
     def posed(self, part: Part) -> Local:
@@ -247,7 +271,8 @@ class _Optimisation(NodeModel):
     couples = 2
 
     def _rule(self, name: str, local: LocalEnergy, star: Star) -> Rule:
-        gradient = GradientRule(local, star, self.channels)
+        both = self.sees_both_sides(name)
+        gradient = GradientRule(BothSides(local) if both else local, star, self.channels)
         return gradient if name == "gradient" else MessageRule(gradient)
 
 
@@ -332,6 +357,8 @@ class EnergyModel(_Optimisation):
 class DenoisingModel(_Optimisation):
     """Graph signal denoising."""
 
+    pairwise = True
+
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file)
         self.convexity = 2.0 * float(self.config["gamma"])
@@ -344,6 +371,8 @@ class DenoisingModel(_Optimisation):
 
 class SoftModel(_Optimisation):
     """The soft energy GNN."""
+
+    pairwise = True
 
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file)
@@ -375,7 +404,7 @@ class SoftModel(_Optimisation):
 
     def start(self, local: Local) -> Array:
         assert isinstance(local, Soft)
-        return 1.0 * local.anchor
+        return 1.0 * local.anchor[..., :1]
 
 
 class ContractionModel(NodeModel):

@@ -36,6 +36,7 @@ hook                           computes                                       sh
 ``integers(x)``                the nearest whole numbers                      any
 ``replaced(x, mask, value)``   a copy of x with ``value`` where the mask holds [...,n], [n], [...,m]
 ``positions(numbers, x)``      whole numbers to index x with                  [n]
+``range(n, x)``                0, …, n − 1, to index x with                   [n]
 ``filled(shape, value, x)``    a constant array of the type of x              any
 ``identity(k, x)``             the identity of the type of x                  [k,k]
 ``expand_dims(x, axis)``       x with a new dimension; the axis is negative   any
@@ -222,6 +223,10 @@ class NumPy(Namespace):
     @staticmethod
     def positions(numbers: tuple[int, ...], like: Array) -> Array:
         return _positions(numbers)
+
+    @staticmethod
+    def range(count: int, like: Array) -> Array:
+        return np.arange(count)
 
     @staticmethod
     def filled(shape: Sequence[int], value: float, like: Array) -> Array:

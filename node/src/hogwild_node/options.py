@@ -10,6 +10,7 @@ from typing import Any
 
 from hogwild_node.errors import SetupError
 from hogwild_node.link import Edge
+from hogwild_node.packets import PRECISIONS
 
 TRANSPORTS = ("zenoh", "udp")
 TEXT, NUMBER, NAME, NAMES = (str,), (int,), (str, int), (str, list)
@@ -81,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--rule", help="auto, or a rule that fits the model")
     add("--radius", type=int, metavar="HOPS", help="of --rule balls (the whole graph)")
-    add("--precision", choices=("float32", "float64"), help="numbers in packets (float32)")
+    add("--precision", choices=tuple(PRECISIONS), help="numbers in packets (float32)")
     add("--rate", type=float, metavar="HZ", help="turns a second (50)")
     add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")
     add("--on-silence", choices=("drop", "hold"), help="what becomes of its last words (drop)")

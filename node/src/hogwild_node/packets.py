@@ -9,7 +9,7 @@ bytes   type      field
 ======  ========  ==============================================================================
 1       u8        version of this format
 1       u8        kind: 0 hello, 1 data
-1       u8        rule, and bytes of a number (4 or 8)
+1       u8        rule, and bytes of a number (2, 4 or 8)
 1       u8        width k of an embedding (255: 255 or more)
 4       u32       the model: the first half of its name
 4       u32       incarnation of the sender: a random number from 1 on, drawn when the agent starts
@@ -23,11 +23,12 @@ bytes   type      field
 4       u32       CRC-32 of the 36 bytes before and of everything that follows
 ======  ========  ==============================================================================
 
-A hello goes on with the degree and the features as float64. A data packet goes on with the numbers
-of the rule: the embedding (or the values of all layers), then the letter. Curvature blocks are
-symmetric, and only their upper triangles travel. With k = 2 and float32 a packet of gradient steps
-has 68 bytes and a packet of messages 124. With the rule ``"balls"`` a data packet goes on with
-words (:mod:`hogwild_node.flood`).
+A hello goes on with the degree and the features as float64, and, where nodes compute both sides of
+their edges, the features of the edge from the receiver to the sender. A data packet goes on with
+the numbers of the rule: the embedding (or the values of all layers), then the letter, if there is
+one. Curvature blocks are symmetric, and only their upper triangles travel. With k = 2 and float32
+a packet of gradient steps has 68 bytes (48 without a letter) and a packet of messages 124. With the
+rule ``"balls"`` a data packet goes on with words (:mod:`hogwild_node.flood`).
 
 **Who takes part.** A neighbour takes part if the agent has heard from it within the lease, and the
 neighbour's newest packet acknowledges the agent's incarnation: both then hear each other. The two
@@ -76,6 +77,8 @@ HELLO, DATA = 0, 1
 RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting", "balls")
 FIELDS, CHECK = struct.Struct("<BBBBIIIIHHdf"), struct.Struct("<I")
 HEADER = struct.Struct(FIELDS.format + CHECK.format[1:])
+PRECISIONS = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}
+"""Numbers in packets of data, by name."""
 WORD, HALF = 1 << 32, 1 << 16
 LATEST = 1e12
 """Times from this on, in seconds, are no times: 30,000 years."""
@@ -123,12 +126,13 @@ class Format:
     Attributes:
         model: The model's name on the network, sixteen hexadecimal digits.
         rule: The rule's name.
-        features: Width q of the features in a hello.
+        features: Numbers of a hello beside the degree: the width q of the features, and the width
+            r of the features of an edge where they travel.
         said: Numbers that a packet holds beside the letter: the embedding, or all layers' values.
         letter: Numbers of a letter.
         block: Width k of the curvature block at the end of a letter; 0: there is none.
         width: Width k of an embedding.
-        precision: ``"float32"`` or ``"float64"``.
+        precision: One of ``PRECISIONS``.
     """
 
     model: str
@@ -142,7 +146,7 @@ class Format:
 
     @property
     def number(self) -> np.dtype[np.floating]:
-        return np.dtype("<f4" if self.precision == "float32" else "<f8")
+        return np.dtype(PRECISIONS[self.precision])
 
     @property
     def floods(self) -> bool:
@@ -179,7 +183,7 @@ class Format:
     # -- writing -----------------------------------------------------------------------------------
 
     def hello(self, header: Header, degree: float, features: Array) -> bytes:
-        """The bytes of a hello."""
+        """The bytes of a hello; ``features`` are all numbers beside the degree."""
         return self._write(header, np.array([degree, *features], "<f8").tobytes())
 
     def packet(self, header: Header, body: bytes) -> bytes:
@@ -229,7 +233,7 @@ class Format:
         return header
 
     def read_hello(self, raw: bytes) -> tuple[float, Array]:
-        """Degree and features of a hello."""
+        """Degree and features of a hello, as they were written."""
         found = np.frombuffer(raw, "<f8", offset=HEADER.size)
         if not bool(np.isfinite(found).all()) or found[0] < 1.0:
             raise BadPacket("numbers")

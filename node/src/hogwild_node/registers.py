@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from hogwild_node.link import Link
+from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel, star_of
 from hogwild_node.ops import Array
 from hogwild_node.packets import Format, Header
@@ -45,18 +45,20 @@ class Registers(Work):
     ) -> None:
         self.model, self.rule_name, self.features = model, rule, features
         self.tolerance, self.rounding = tolerance, STILL * float(np.finfo(precision).eps)
-        self.residual = math.inf
+        self.residual, self.both = math.inf, model.sees_both_sides(rule)
         self._known: object = None
         self._heard_at_rest: tuple[Array, Array] | None = None
         self.members: Mapping[str, Link] = {}
         self.star: Star = star_of(0)
-        local = model.pose(features, [])
+        local = model.pose(features, [], rule)
         self.rule: Rule = model.rule(rule, local, self.star)
         self.h = model.start(local) if h is None else h
         self.letters = self._begin()
-        block = model.channels if rule in ("gradient", "messages") else 0
+        curved = rule in ("gradient", "messages") and self.rule.letter > 0
+        block = model.channels if curved else 0
+        told = (model.edge_dim or 0) if self.both else 0
         self.format = Format(
-            model.name, rule, model.told_channels, self.rule.said, self.rule.letter, block,
+            model.name, rule, model.told_channels + told, self.rule.said, self.rule.letter, block,
             model.channels, precision,
         )  # fmt: skip
 
@@ -69,7 +71,7 @@ class Registers(Work):
         if known == self._known:
             return False
         self._known, self.star = known, star_of(len(members))
-        local = self.model.pose(features, self._near())
+        local = self.model.pose(features, self._near(), self.rule_name)
         if same and self.rule_name in ("gradient", "messages"):
             self.rule.pose(local)  # features or degrees moved: memory stays
         else:
@@ -81,10 +83,12 @@ class Registers(Work):
         return True
 
     def _near(self) -> list[Neighbour]:
-        return [
-            Neighbour(link.features, link.degree, link.edge.edge_attr, link.edge.weight)
-            for link in self.members.values()
-        ]
+        near, q = [], self.model.told_channels
+        for link in self.members.values():
+            assert link.features is not None  # who takes part has said hello
+            x, back = link.features[:q], link.features[q:]
+            near.append(Neighbour(x, link.degree, link.edge.edge_attr, link.edge.weight, back))
+        return near
 
     def _begin(self) -> Array:
         """Start the rule's memory where the agent is."""
@@ -100,6 +104,10 @@ class Registers(Work):
             if link.said is not None and link.letter is not None:
                 inbox[0, :, place], mail[0, :, place] = link.said, link.letter
         return inbox, mail
+
+    def extra(self, edge: Edge) -> Array:
+        told = self.both and edge.edge_attr is not None
+        return np.asarray(edge.edge_attr, float) if told else super().extra(edge)
 
     # -- an update ---------------------------------------------------------------------------------
 
@@ -140,7 +148,7 @@ class Registers(Work):
     def _restart(self) -> None:
         """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
         self.restarts += 1
-        local = self.model.pose(self.features, self._near())
+        local = self.model.pose(self.features, self._near(), self.rule_name)
         self.rule = self.model.rule(self.rule_name, local, self.star)
         self.h = self.model.start(local)
         with np.errstate(all="ignore"):

@@ -57,6 +57,7 @@ class Soft(LocalEnergy):
     inner_low: Array = over(SHARED)  # [R, o, 1] u⁻
     inner_high: Array = over(SHARED)  # [R, o, 1] u⁺
     beta: float = over(FIXED)
+    pairwise = True
 
     # -- the terms along edges and their derivatives, from the arguments z [R, w, E'] --------------
 

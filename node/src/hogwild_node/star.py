@@ -91,6 +91,26 @@ class Star:
         loops = self.loops
         return inbox if loops is None else namespace(h).where(loops, self.spread(h), inbox)
 
+    def with_senders(self, senders: Array | None = None, reverse: Array | None = None) -> Star:
+        """These nodes, then the sender of each of their edges as a node of its own: the edges into
+        these nodes [E'], then each of these edges the other way [E'].
+
+        Args:
+            senders: The sender of each edge of the whole graph, [E]; ``None`` for a node alone,
+                whose arrays have the order of the new star.
+            reverse: The edge the other way of each edge of the whole graph, [E]; likewise.
+        """
+        xp = namespace(self.slot)
+        slot = xp.concat([self.slot, self.size + xp.range(self.degree, self.slot)])
+        size = self.size + self.degree
+        if senders is None or reverse is None:
+            return Star(size, slot)
+        nodes = xp.range(self.size, self.slot) if self.nodes is None else self.nodes
+        edges = xp.range(self.degree, self.slot) if self.edges is None else self.edges
+        return Star(
+            size, slot, xp.concat([nodes, senders[edges]]), xp.concat([edges, reverse[edges]])
+        )
+
     def part(self, some: Array) -> tuple[Star, Array]:
         """The star of some of these nodes (a mask [A]), and a mask of its edges [E']."""
         xp = namespace(some)

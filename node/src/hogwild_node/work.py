@@ -6,6 +6,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from hogwild_node.link import Edge, Link
 from hogwild_node.ops import Array
 from hogwild_node.packets import Format, Header
@@ -63,6 +65,11 @@ class Work(ABC):
             BadPacket: The packet changes nothing.
         """
         raise NotImplementedError
+
+    def extra(self, edge: Edge) -> Array:
+        """What a hello tells the neighbour at the other end of an edge, beside the features: by
+        default nothing, [0]; or the features of the edge from this neighbour, [r]."""
+        return np.zeros(0)
 
     def forget(self, name: str) -> None:
         """The owner has taken this neighbour away."""

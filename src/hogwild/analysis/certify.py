@@ -12,12 +12,14 @@ exchange. With steps :math:`\alpha_i = a_i / r_i`, :math:`\underline a \le a_i \
 .. math::
     \Phi(t + S) \le \frac{1}{1 + c/C}\, \Phi(t - D'), \qquad
     c = \frac1{\overline a} - \frac12 - D', \quad
-    C = \frac{1}{\mu}\Bigl(\frac1{\underline a^2} + D' + S\Bigr) + \frac{D'}{2}, \quad
+    C = \frac{1}{2\mu}\Bigl(\frac1{\underline a} + \sqrt{D' + S}\Bigr)^2 + \frac{D'}{2}, \quad
     \mu = \frac{\beta}{\max_i r_i},
 
 with :math:`\Phi \ge E - E^*`. This replaces the paper's Proposition 2, whose bound on the step
 shrinks with the gradient, so that no step satisfies it. Runs with ``step="auto"`` are observed to
-converge, and nothing is proved about them.
+converge, and nothing is proved about them. Where nodes compute both sides of their edges
+(:class:`~hogwild_node.local.BothSides`), only the couplings between nodes count, and they are D
+ticks old: steps are larger, and the rate follows from the condition number.
 
 *The same near the answer*: the true Hessian there, and a bound on its change, give a rate in a ball
 (:mod:`hogwild.analysis.local`).
@@ -65,7 +67,7 @@ from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules import choose, is_own, rule_for
+from hogwild.rules import choose, is_own, rule_for, sends_letters
 
 
 def certify(
@@ -128,23 +130,31 @@ def certified(
         elif isinstance(problem, LayeredProblem):
             found = _layers(problem, settings)
         else:
-            found = _alone(problem.detach(), settings, lambda: model.embed(inputs).value, drift)
+            found = _alone(
+                problem.detach(), settings, lambda: model.embed(inputs).value, drift,
+                sends_letters(problem, rule),
+            )  # fmt: skip
     if drift is not None:
         found.constants["drift"] = drift
     return replace(found, rule=rule, levels=tuple(replace(x, rule=rule) for x in found.levels))
 
 
 def _alone(
-    problem: Problem, settings: Settings, answer: Any, drift: float | None = None
+    problem: Problem,
+    settings: Settings,
+    answer: Any,
+    drift: float | None = None,
+    letters: bool = True,
 ) -> Certificate:
-    """What is proved of an energy or a fixed point; ``answer()`` is its solution."""
+    """What is proved of an energy or a fixed point; ``answer()`` is its solution, and ``letters``
+    says whether neighbours send gradients."""
     if settings.rule == "balls":
         return certify_balls(problem, settings, answer)
     if isinstance(problem, FixedPoint):
         return certify_fixed_point(problem, settings, answer, drift)
     assert isinstance(problem, Objective)
     h = answer()
-    return certify_energy(problem, as_field(h, h.dtype), settings, drift)
+    return certify_energy(problem, as_field(h, h.dtype), settings, drift, letters)
 
 
 # -- layers ---------------------------------------------------------------------------------------

@@ -24,14 +24,19 @@ from hogwild.executors.settings import Settings
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
 from hogwild.problems.base import Objective
-from hogwild.rules.steps import certified_steps
+from hogwild.rules.steps import certified_bounds, certified_steps
 
 
 def certify_energy(
-    problem: Objective, h: Tensor, settings: Settings, drift: float | None = None
+    problem: Objective,
+    h: Tensor,
+    settings: Settings,
+    drift: float | None = None,
+    letters: bool = True,
 ) -> Certificate:
     """What is proved of an energy, whose minimiser is ``h`` [R, k, N]. With a ``drift`` the energy
-    changes in a tick as :meth:`Descent.tracking` says."""
+    changes in a tick as :meth:`Descent.tracking` says; ``letters`` says whether neighbours send
+    gradients."""
     rows = problem.row_bounds()
     beta, top = problem.convexity(), problem.graph.norm(rows)  # [R, G]
     hessians = matrices(problem.evaluate(h.to(rows.dtype)).hessian())
@@ -47,17 +52,17 @@ def certify_energy(
     }
     facts = Certificate(Kind.OPTIMISATION, False, "", constants)
     if settings.bounds is not None:
-        age = settings.content_age(settings.bounds)
+        age = settings.content_age(settings.bounds, letters)
         constants["content_age"] = float(age)
-        facts.step = certified_steps(problem, age)
+        facts.step = certified_steps(problem, age, letters)
     if settings.error:
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
     if settings.rule in ("messages", "guarded"):
         return _messages(facts, settings, problem, h)
-    around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits)
-    return _gradient(facts, settings, problem, h, around, drift)
+    around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits, letters)
+    return _gradient(facts, settings, problem, h, around, drift, letters)
 
 
 def _gradient(
@@ -66,7 +71,8 @@ def _gradient(
     problem: Objective,
     h: Tensor,
     around: Around | None,
-    drift: float | None = None,
+    drift: float | None,
+    letters: bool,
 ) -> Certificate:
     """What is proved of gradient steps."""
     step, certified = settings.step, facts.step
@@ -85,7 +91,7 @@ def _gradient(
             reason += ", and so is rule='guarded' with step='momentum'"
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)
-    stagger, age = settings.bounds[0], settings.content_age(settings.bounds)
+    stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
     if around is not None and not settings.error:
         facts.local = best_local(around, steps, age, stagger)
         facts.faster = around.descent(None, age, stagger)
@@ -100,7 +106,10 @@ def _gradient(
             f"proved"
         )
         return replace(facts, reason=reason)
-    descent = Descent(problem.row_bounds(), problem.convexity(), steps, age, stagger, problem.graph)
+    r, q = certified_bounds(problem, letters)
+    descent = Descent(
+        r, problem.convexity(), steps, age, stagger, problem.graph, apart=None if letters else q
+    )
     if settings.error:
         near = descent.near(settings.error)
         facts.constants["largest_entry"], remark = worth(near, h)
@@ -124,7 +133,7 @@ def _gradient(
         updates=needed,
     )
     if drift is not None:
-        limit = descent.tracking(drift)
+        limit = descent.tracking(drift, problem.row_bounds())
         proved.constants["largest_entry"], remark = worth(limit, h)
         proved = replace(proved, tracking=limit, reason=proved.reason + remark)
     return proved.under(settings)

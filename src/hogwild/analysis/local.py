@@ -17,7 +17,8 @@ holds with these numbers, once all embeddings of the last 2D' ticks are within
                      - \alpha_a D' P_{aa} (P w)_a\Bigr) > 0,
 
 the error :math:`\max_a |h_a - h^*_a| / w_a` shrinks by :math:`1 - \min_a \alpha_a \delta_a` every
-2D' + S ticks, once it has been at most ρ for 2D' ticks.
+2D' + S ticks, once it has been at most ρ for 2D' ticks. Where nodes compute both sides of their
+edges, their own embeddings are not old: the last term vanishes, and D + S ticks are enough.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch import Tensor
 
 from hogwild.analysis.certificate import Local, updates_needed
 from hogwild.analysis.descent import Descent
-from hogwild.analysis.nearby import Nearby, dominance, flat, split, unflat
+from hogwild.analysis.nearby import Matrix, Nearby, dominance, flat, split, unflat
 from hogwild.linalg.spectrum import LARGEST, Extremes, extremes
 from hogwild.problems.base import Objective
 
@@ -45,10 +46,13 @@ LARGE, SMALL = 1e3, 1e-12
 
 class Around:
     """The neighbourhood of the answer ``h`` [R, k, N] of an energy. ``limits`` bounds the
-    eigenvalues of the Hessian at the answer, for each replica."""
+    eigenvalues of the Hessian at the answer, for each replica; ``letters`` says whether neighbours
+    send gradients."""
 
-    def __init__(self, problem: Objective, h: Tensor, limits: list[Extremes]) -> None:
-        self.problem, self.h, self.limits = problem, h, limits
+    def __init__(
+        self, problem: Objective, h: Tensor, limits: list[Extremes], letters: bool = True
+    ) -> None:
+        self.problem, self.h, self.limits, self.letters = problem, h, limits, letters
         self.near = Nearby(problem, h)
         self.hessians = self.near.hessians()
 
@@ -59,13 +63,14 @@ class Around:
 
     # -- descent -----------------------------------------------------------------------------------
 
-    def ball(self, radius: float) -> tuple[Tensor, Tensor, Tensor]:
-        """In the Euclidean ball of this radius: bounds on the row sums r [R, k, N], on the least
-        eigenvalue, and on the least eigenvalue of the Hessian scaled by the row sums [R, G]."""
+    def ball(self, radius: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """In the Euclidean ball of this radius: bounds on the row sums r and on their part outside
+        of the node's block q [R, k, N], on the least eigenvalue, and on the least eigenvalue of the
+        Hessian scaled by the row sums [R, G]."""
         change = self.near.variation(torch.full_like(self.h, radius))
-        both = zip(self.hessians[1], change, strict=True)
-        rows = unflat(np.stack([np.asarray((a + r).sum(1)).ravel() for a, r in both]), self.h)
-        rows = torch.minimum(rows, self.problem.row_bounds())
+        most = [a + r for a, r in zip(self.hessians[1], change, strict=True)]
+        rows = torch.minimum(self._sums(most), self.problem.row_bounds())
+        apart = torch.minimum(self._sums([self._apart(m) for m in most]), rows)
         root = flat(rows) ** -0.5
         low, curved = [], []
         for found, matrix, r, s in zip(self.limits, self.hessians[0], change, root, strict=True):
@@ -75,7 +80,17 @@ class Around:
             lost = float(np.asarray((diags(s) @ r @ diags(s)).sum(1)).max())
             curved.append(extremes(scaled, floor, 1.0 + 1e-9).low - lost)
         least = torch.maximum(self.problem.convexity(), rows.new_tensor(low)[:, None])
-        return rows, least, rows.new_tensor(curved)[:, None].expand_as(least)
+        return rows, apart, least, rows.new_tensor(curved)[:, None].expand_as(least)
+
+    def _sums(self, matrices: list[Matrix]) -> Tensor:
+        """Row sums, [R, k, N]."""
+        return unflat(np.stack([np.asarray(m.sum(1)).ravel() for m in matrices]), self.h)
+
+    def _apart(self, matrix: Matrix) -> Matrix:
+        """The entries between different nodes."""
+        found, k = matrix.tocoo(), self.h.size(1)
+        found.data = np.where(found.row // k == found.col // k, 0.0, found.data)
+        return found
 
     def descent(self, steps: Tensor | float | None, age: int, stagger: int) -> Local | None:
         """The theorem on descent, in the largest ball that keeps the rate; ``None`` for steps: one
@@ -84,9 +99,13 @@ class Around:
             return None
 
         def found(radius: float) -> tuple[Descent, float]:
-            rows, least, curved = self.ball(radius)
-            used = 0.5 / ((0.5 + age) * float(rows.max())) if steps is None else steps
-            made = Descent(rows, least, used, age, stagger, self.problem.graph, curved)
+            rows, apart, least, curved = self.ball(radius)
+            late = rows if self.letters else apart
+            used = 0.5 / float((0.5 * rows + age * late).max()) if steps is None else steps
+            made = Descent(
+                rows, least, used, age, stagger, self.problem.graph, curved,
+                None if self.letters else apart,
+            )  # fmt: skip
             return made, made.shrink() if float(made.margin.min()) > 0.0 else -1.0
 
         at, radius = self._largest(lambda r: found(r)[1])
@@ -116,6 +135,7 @@ class Around:
                 return None
             weights.append(found.weights)
         w = np.stack(weights)
+        late = age if self.letters else 0  # of what a node used of itself
         alpha = flat(torch.as_tensor(steps, dtype=self.h.dtype).expand_as(self.h))
 
         def shrink(radius: float) -> float:
@@ -127,7 +147,7 @@ class Around:
                 low = matrix.diagonal() - r.diagonal()
                 if not (alpha[n] * own <= 1.0).all():
                     return -1.0
-                delta = low * w[n] - (all_ - own * w[n]) - alpha[n] * age * own * all_
+                delta = low * w[n] - (all_ - own * w[n]) - alpha[n] * late * own * all_
                 least = min(least, float((alpha[n] * delta / w[n]).min()))
             return least
 
@@ -135,7 +155,7 @@ class Around:
         if at <= 0.0:
             return None
         rate = 1.0 - shrink(0.0 if math.isinf(radius) else radius)
-        period, inner = 2 * age + stagger, radius * float(w.min())
+        period, inner = age + (age if self.letters else 0) + stagger, radius * float(w.min())
         spread = 1.0 + math.log(float((w.max(-1) / w.min(-1)).max())) / math.log(1e6)
         needed = spread * updates_needed(math.log(rate), period, stagger)
         condition = max(found.high / found.low for found in self.limits)

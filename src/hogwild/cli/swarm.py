@@ -17,6 +17,7 @@ from hogwild.cli.common import (
 )
 from hogwild.cli.options import option
 from hogwild.errors import ConfigError
+from hogwild_node.packets import PRECISIONS
 
 TRANSPORTS = ("zenoh", "udp")
 
@@ -48,9 +49,7 @@ class Options(Trained):
         "graph if it has at most 256 nodes",
         group=NODES,
     )
-    precision: str = option(
-        "float32", "numbers in packets", group=NODES, choices=("float32", "float64")
-    )
+    precision: str = option("float32", "numbers in packets", group=NODES, choices=tuple(PRECISIONS))
     rate: float | None = option(
         None, "turns of an agent a second; by default 50, or what this machine can do", group=NODES
     )

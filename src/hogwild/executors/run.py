@@ -232,7 +232,7 @@ def report(
             tally.content_age,
             bound,
             bounds is not None,
-            settings.content_age(held),
+            settings.content_age(held, simulation.rule.letter > 0),
         ),
         assumptions={
             "a": simulation.longest_gap() <= bound,

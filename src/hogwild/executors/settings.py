@@ -10,6 +10,10 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Schedule, bounds, check_bounds
 from hogwild.errors import ConfigError, require_integer, require_one_of, require_positive
 from hogwild.graph import Graph
+from hogwild.models.layers import LayeredProblem
+from hogwild.models.levels import StackProblem
+from hogwild.problems.base import Problem
+from hogwild.rules import sends_letters
 from hogwild.rules.steps import check_step
 
 EXCHANGES = ("packet", "exact")
@@ -95,9 +99,18 @@ class Settings:
         """Whether some packets may never come through."""
         return self.bounds is None and not all(impairment.recurs for impairment in self.impairments)
 
-    def content_age(self, bounds: tuple[int, int]) -> int:
-        """D', the largest age of an embedding inside a packet, under these bounds (S, D)."""
-        return 2 * bounds[1] + bounds[0] - self.exact
+    def content_age(self, bounds: tuple[int, int], letters: bool = True) -> int:
+        """D', the largest age of an embedding that a node uses, under these bounds (S, D):
+        :math:`2D + S` inside the gradients in letters, D where packets hold embeddings only."""
+        return 2 * bounds[1] + bounds[0] - self.exact if letters else bounds[1]
+
+    def age_on(
+        self, problem: Problem | LayeredProblem | StackProblem, bounds: tuple[int, int] | None
+    ) -> int | None:
+        """:meth:`content_age` on this problem; ``None`` without bounds."""
+        if bounds is None:
+            return None
+        return self.content_age(bounds, sends_letters(problem, self.rule, self.step))
 
     def schedule(self, graph: Graph, **options: Any) -> Schedule:
         """The schedule of all runs, on a graph that holds them all; ``options`` are further ones

@@ -132,8 +132,8 @@ def _run(
     problem = model.problem(many).detach()
     timetable, about, ticks = _timetable(problem.graph, settings, replay)
     bounds = None if about["bounds"] is None else tuple(about["bounds"])
-    age = None if bounds is None else settings.content_age(bounds)
     settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
+    age = settings.age_on(problem, bounds)
     rule = rule_for(problem, settings.rule, settings.step, age, radius=settings.radius)
     start = problem.start()
     simulation = Simulation(

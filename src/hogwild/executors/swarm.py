@@ -71,7 +71,7 @@ def run(
             Zenoh only.
         rule: As in :func:`hogwild.simulate`.
         radius: As in :func:`hogwild.simulate`.
-        precision: Numbers in packets, ``"float32"`` or ``"float64"``.
+        precision: Numbers in packets, ``"float16"``, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone; by default ten turns, and
             at least 2.
         on_silence: ``"drop"`` or ``"hold"``.

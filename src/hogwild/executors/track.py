@@ -161,8 +161,6 @@ class Course:
         self.model, self.settings, self.restart, self.depth = model, settings, restart, depth
         self.register = Register()
         self.now: _Now | None = None
-        bounds = settings.bounds
-        self.age = None if bounds is None else settings.content_age(bounds)
 
     @property
     def simulation(self) -> Simulation:
@@ -204,8 +202,6 @@ class Course:
         impairments (as many as before), not another rule."""
         assert self.now is not None
         self.settings = replace(settings, rule=self.settings.rule)
-        bounds = settings.bounds
-        self.age = None if bounds is None else settings.content_age(bounds)
         self.settle(watch)
         before, n, e = self.now, self.simulation.graph.num_nodes, self.simulation.graph.num_edges
         nodes, edges = torch.arange(n), torch.arange(e)
@@ -235,7 +231,8 @@ class Course:
         if self.now is None:
             chosen = choose(problem, settings.rule, settings.step)
             self.settings = settings = replace(settings, rule=chosen)
-        rule = rule_for(problem, settings.rule, settings.step, self.age, radius=settings.radius)
+        age = settings.age_on(problem, settings.bounds)
+        rule = rule_for(problem, settings.rule, settings.step, age, radius=settings.radius)
         if rule.ends and self.restart is None:
             raise ConfigError(
                 f"rule={settings.rule!r} stops after its last layer and cannot follow a graph that "

@@ -180,8 +180,7 @@ def _implicit(
     timetable = settings.schedule(problem.graph, names=names)
     last = ticks if tail is None else min(require_positive("tail", tail), ticks)
     posed = problem if last == ticks else problem.detach()
-    bounds = settings.bounds
-    rule = _rule(posed, settings, None if bounds is None else settings.content_age(bounds))
+    rule = _rule(posed, settings, settings.age_on(problem, settings.bounds))
     with torch.set_grad_enabled(last == ticks and torch.is_grad_enabled()):
         simulation = Simulation(rule, timetable, problem.start())
         for _ in range(ticks - last):
@@ -217,7 +216,7 @@ def _rule(problem: Problem, settings: Settings, age: int | None) -> Rule:
             f"rule={name!r} has no gradients; expected one of auto, {', '.join(DIFFERENTIABLE)}"
         )
     if name == "messages" and isinstance(problem, Objective):
-        return UnrolledMessages(gradient_rule(problem, settings.step, age=age))
+        return UnrolledMessages(gradient_rule(problem, settings.step, age=age, letters=True))
     return rule_for(problem, name, settings.step, age)
 
 

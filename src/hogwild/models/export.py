@@ -31,6 +31,7 @@ from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild_node import model_file
 from hogwild_node.activations import ACTIVATIONS
+from hogwild_node.model import LEAST
 
 NOISE = 32.0
 """Residuals of this many roundings count as zero. With 32, twenty agents on a trained chain settle
@@ -49,7 +50,8 @@ def export(
         replica: Which of the replicas; needed where the model has some.
         data: Graphs like those that the model will run on. The file then holds the residuals at
             which agents count as settled, which depend on the size of embeddings and curvatures
-            (:func:`tolerances`); without graphs agents use 1e-4 (float32) and 1e-8 (float64).
+            (:func:`tolerances`); without graphs agents use 1e-3 (float16), 1e-4 (float32) and
+            1e-8 (float64).
 
     Returns:
         The model's name on the network.
@@ -115,10 +117,9 @@ def tolerances(model: ConvGNN, data: Any, replica: int | None = None) -> dict[st
             found = problem.node.quadratic(local, everyone.current(local), everyone)
             size = size * found.b.abs().sum(2).amax((1, 2)).double()
     noise = NOISE * float(size[replica or 0])
-    least = {"float32": 1e-4, "float64": 1e-8}
     return {
         name: max(low, noise * float(torch.finfo(getattr(torch, name)).eps))
-        for name, low in least.items()
+        for name, low in LEAST.items()
     }
 
 

@@ -239,6 +239,10 @@ class GSDProblem(Objective):
         around = self.smooth(one) - self.own  # sum over the neighbours in each row of Ã
         return 2.0 * self.gamma + 2.0 * self.beta * (1.0 - self.own + around)
 
+    def block_bounds(self) -> tuple[Tensor, Tensor]:
+        apart = 2.0 * self.beta * (1.0 - self.own) * torch.ones_like(self.target)
+        return 2.0 * self.gamma + 2.0 * apart, apart
+
     def weights(self) -> Tensor:
         return self.root.reciprocal()
 

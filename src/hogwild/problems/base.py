@@ -288,6 +288,16 @@ class CertifiedObjective(ABC):
         r"""Bounds [R, k, N] on the absolute row sums of the Hessian, entry by entry:
         :math:`r_a \ge \sum_b \sup_h |\partial^2 E / \partial h_a \partial h_b|`."""
 
+    def block_bounds(self) -> tuple[Tensor, Tensor]:
+        r"""Of a pairwise energy, the r and the q of the theorem on one hop, [R, 1 or k, N] each:
+        :math:`\nabla^2 E \preceq \operatorname{diag}(r)` everywhere, and with bounds on the norms
+        of the blocks between different nodes, :math:`Q_{ij} \ge \sum_e \sup_h \|\nabla^2_{ij}
+        \varphi_e\|_2`, the matrix :math:`\operatorname{diag}(q)^{-1/2} Q
+        \operatorname{diag}(q)^{-1/2}` has a spectral norm of at most one. The default are the row
+        sums of entries."""
+        rows = self.row_bounds()
+        return rows, rows
+
     def weights(self) -> Tensor | None:
         """The weights v > 0 [N] of an energy that is
         :attr:`~hogwild_node.local.LocalEnergy.dominated`; ``None`` for others."""

@@ -130,6 +130,15 @@ class Pairwise(Objective):
         rows = math.sqrt(k) * a + math.sqrt(2 * k) * b * degree
         return rows.expand(self.replicas, k, -1)
 
+    def block_bounds(self) -> tuple[Tensor, Tensor]:
+        # The blocks off the diagonal of a matrix between 0 and b have norms of at most b / 2.
+        (_, a, b), graph = self.constants, self.graph
+        apart = (graph.src != graph.dst).to(self._like.dtype)
+        one = torch.ones_like(apart)
+        q = 0.5 * b * (graph.received(apart) + graph.sent(apart))
+        r = a + b * (graph.received(one) + graph.sent(one))
+        return r.expand(self.replicas, 1, -1), q.expand(self.replicas, 1, -1)
+
     @cached_property
     def node(self) -> _Local:
         return _Local(self)
@@ -247,6 +256,7 @@ class _Local(LocalEnergy):
     it."""
 
     problem: Pairwise = over(FIXED)
+    pairwise = True
 
     def at(self, star: Star) -> _Local:
         return _Local(self.problem.at(star))

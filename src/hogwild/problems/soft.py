@@ -112,6 +112,28 @@ class SoftProblem(Objective):
         rows: Tensor = own + scatter(toward, self.graph.src, self.graph.num_nodes)
         return rows
 
+    def block_bounds(self) -> tuple[Tensor, Tensor]:
+        p, graph, n = self.local, self.graph, self.graph.num_nodes
+
+        def norm(a: Tensor, b: Tensor) -> Tensor:
+            return torch.linalg.matrix_norm((p.steepest * a).mT @ b, 2)[:, None, None]
+
+        here, there = norm(p.receiver, p.receiver), norm(p.sender, p.sender)
+        share = norm(p.receiver, p.sender) / (here * there).sqrt().clamp_min(1e-300)
+        share = share.clamp_max(1.0) if p.weight.size(1) == 1 else torch.ones_like(share)
+        most = p.beta + torch.linalg.matrix_norm((p.inner_steepest * p.inner).mT @ p.inner, 2)
+
+        def summed(own: Tensor, sent: Tensor) -> Tensor:
+            """Over the edges of each node; of several heads the largest counts."""
+            received = scatter(own, graph.dst, n).amax(1, keepdim=True)
+            return here * received + there * scatter(sent, graph.src, n).amax(1, keepdim=True)
+
+        own, sent = p.weight * p.here**2, p.weight * p.there**2
+        apart = [torch.where(graph.src == graph.dst, 0.0, x) for x in (own, sent)]
+        if p.weight.size(1) > 1:  # a product of two heads' factors is at most that of the largest
+            apart = [x.amax(1, keepdim=True) for x in apart]
+        return most[:, None, None] + 2.0 * summed(own, sent), share * summed(*apart)
+
     def lipschitz(self) -> Tensor:
         r""":math:`\beta + 4 \max_a v_a + \max_a u_a` (:mod:`hogwild.models.soft`), [R, G]."""
         most = self.local.beta + 4.0 * self.local.steepest.amax((1, 2))

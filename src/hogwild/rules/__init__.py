@@ -27,7 +27,7 @@ def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
 
 def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
     """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
-    return MessageRule(gradient_rule(problem, step, **options))
+    return MessageRule(gradient_rule(problem, step, letters=True, **options))
 
 
 def guarded_rule(
@@ -48,7 +48,7 @@ def guarded_rule(
         )
     certified = gradient_rule(problem, "certified", age=age).rate
     if step == "momentum":
-        return GuardedRule(gradient_rule(problem, step), certified)
+        return GuardedRule(gradient_rule(problem, step, letters=True), certified)
     return GuardedRule(message_rule(problem, step, age=age), certified)
 
 
@@ -134,6 +134,16 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 
 
+def sends_letters(
+    problem: Problem | LayeredProblem | StackProblem, rule: str, step: str | float = "auto"
+) -> bool:
+    """Whether packets of energies hold gradients: nodes of a pairwise energy that make gradient
+    steps compute both sides of their edges."""
+    if not isinstance(problem, Objective) or choose(problem, rule, step) != "gradient":
+        return True
+    return not problem.node.pairwise
+
+
 def choose(
     problem: Problem | LayeredProblem | StackProblem,
     rule: str = "auto",
@@ -211,5 +221,5 @@ def rule_for(
 __all__ = [
     "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule",
     "gradient_rule", "guarded_rule", "is_own", "layered_rule", "message_rule", "register",
-    "rule_for", "takes_step",
+    "rule_for", "sends_letters", "takes_step",
 ]  # fmt: skip

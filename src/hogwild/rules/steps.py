@@ -3,7 +3,9 @@ r"""Step sizes of gradient steps, by name.
 * A number: the same for all nodes, as in the paper.
 * ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
   and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
-  gradient used. Convergence is proved in the documentation ("Asynchrony").
+  gradient used. Where nodes compute both sides of their edges, :math:`\theta' / (\tfrac12 r_i + D
+  q_i)` with other bounds (:meth:`~hogwild.problems.Objective.block_bounds`).
+  Convergence is proved in the documentation ("Asynchrony", "The mathematics").
 * ``"auto"``: the inverse of the node's own curvature block, damped
   (:mod:`hogwild_node.rules.gradient`).
 * ``"momentum"``: the same, and a node keeps part of its last move
@@ -18,18 +20,32 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, is_number
 from hogwild.problems.base import Objective
+from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.momentum import MomentumRule
 
 THETA = 0.95
 """Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""
+ONE_HOP = 0.7
+"""The same where nodes compute both sides of their edges. With S = 5 and D = 2 the proved rate is
+five times that of 0.95, and runs need a third more updates."""
 
 STEPS = ("auto", "certified", "momentum")
 
 
-def certified_steps(problem: Objective, age: int) -> Tensor:
-    r"""Steps :math:`\theta / (r_i (\tfrac12 + D'))` [R, k, N] for embeddings up to ``age`` old."""
-    return THETA / ((0.5 + age) * problem.row_bounds())
+def certified_bounds(problem: Objective, letters: bool) -> tuple[Tensor, Tensor]:
+    """The r and the q of certified steps, [R, k, N] each; r and r where neighbours send gradients
+    (``letters``)."""
+    rows = problem.row_bounds()
+    found = (rows, rows) if letters else problem.block_bounds()
+    return found[0].expand_as(rows), found[1].expand_as(rows)
+
+
+def certified_steps(problem: Objective, age: int, letters: bool = True) -> Tensor:
+    r"""Steps :math:`\theta / (\tfrac12 r_i + D' q_i)` [R, k, N] for embeddings up to ``age``
+    old."""
+    rows, apart = certified_bounds(problem, letters)
+    return (THETA if letters else ONE_HOP) / (0.5 * rows + age * apart)
 
 
 def check_step(step: object) -> None:
@@ -47,6 +63,7 @@ def gradient_rule(
     *,
     age: int | None = None,
     moving: bool = False,
+    letters: bool = False,
 ) -> GradientRule:
     """Gradient steps on a problem.
 
@@ -56,11 +73,16 @@ def gradient_rule(
         age: D', needed by the certified step; ``None`` where no bound holds.
         moving: Whether the problem may change (:meth:`~hogwild_node.Rule.pose`): the neighbours
             then send their shares of the bounds, too.
+        letters: Whether neighbours send gradients even if the energy is pairwise. A problem that
+            moves is posed to each node by what the node heard, so that only this node knows it.
     """
     check_step(step)
-    everyone = problem.graph.everyone
+    graph, everyone = problem.graph, problem.graph.everyone
+    node: LocalEnergy | BothSides = problem.node
+    if problem.node.pairwise and not (moving or letters):
+        node = BothSides(problem.node, graph.src, graph.reverse)
     if step == "momentum":
-        return MomentumRule(problem.node, everyone, problem.channels)
+        return MomentumRule(node, everyone, problem.channels)
     rate: Tensor | float | None = None
     bounded = False
     if step == "certified":
@@ -70,7 +92,8 @@ def gradient_rule(
                 "none (unlimited loss, for instance): bound them (burst=...), or use step='auto'"
             )
         bounded = moving
-        rate = THETA / (0.5 + age) if moving else certified_steps(problem, age)
+        one_hop = isinstance(node, BothSides)
+        rate = THETA / (0.5 + age) if moving else certified_steps(problem, age, not one_hop)
     elif not isinstance(step, str):
         rate = float(step)
-    return GradientRule(problem.node, everyone, problem.channels, rate=rate, bounded=bounded)
+    return GradientRule(node, everyone, problem.channels, rate=rate, bounded=bounded)

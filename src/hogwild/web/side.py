@@ -181,7 +181,7 @@ class Side:
         """Replay a trace from its first tick."""
         rule = choose(self.problem, self.wanted.rule)
         bounds = trace.about.get("bounds")
-        age = None if bounds is None else self.wanted.content_age(tuple(bounds))
+        age = replace(self.wanted, rule=rule).age_on(self.problem, bounds and tuple(bounds))
         self._replayed = Simulation(
             rule_for(self.problem, rule, age=age),
             Followed(trace, self.problem.graph),

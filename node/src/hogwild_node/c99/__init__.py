@@ -48,13 +48,8 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
     if writer is None:
         raise ModelFileError(
             f"a model of kind {file.config['kind']!r} cannot be written in C; expected an energy "
-            f"(EnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run this "
-            f"model with hogwild-agent"
-        )
-    if "features.encoder.weight.0" in model.tensors:
-        raise ModelFileError(
-            "the features of this model are encoded first, which a node in C does not compute; "
-            "expected a model without an encoder, or run the model with hogwild-agent"
+            f"(EnergyGNN, SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of "
+            f"these, or run this model with hogwild-agent"
         )
     if node_models.GUESS in model.tensors:
         raise ModelFileError(
@@ -89,7 +84,8 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
 
 def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> str:
     k = model.channels
-    letter = k + k * (k + 1) // 2 if written.rule == "gradient" else 0
+    both, edges = model.sees_both_sides(written.rule), model.edge_dim or 0
+    letter = k + k * (k + 1) // 2 if written.rule == "gradient" and not both else 0
     real = {"float32": "float", "float64": "double"}[dtype]
     return (
         f"typedef {real} hog_real;\n\n"
@@ -97,8 +93,10 @@ def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> s
             HOG_MODEL=f'"{model.name}"',
             HOG_SINGLE=int(dtype == "float32"),
             HOG_SLOTS=max_degree,
-            HOG_FEATURES=model.in_channels,
-            HOG_EDGE_FEATURES=model.edge_dim or 0,
+            HOG_RAW_FEATURES=model.in_channels,
+            HOG_FEATURES=model.told_channels,
+            HOG_EDGE_FEATURES=edges,
+            HOG_JOIN_FEATURES=edges * (1 + both),
             HOG_CHANNELS=k,
             HOG_LETTER=letter,
             HOG_NUMBERS=k + letter,
@@ -121,7 +119,7 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
     numbers = (
         "its embedding\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the "
         "upper triangle of a\n * curvature block"
-        if rule == "gradient"
+        if rule == "gradient" and not model.sees_both_sides(rule)
         else "its embedding"
     )
     return f"""\
@@ -144,7 +142,8 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
  *
  * hog_agent does the same with packets, and speaks with agents in Python.
  *
- * A node has at most HOG_SLOTS neighbours, HOG_FEATURES features, an embedding of HOG_CHANNELS
+ * A node has at most HOG_SLOTS neighbours, HOG_RAW_FEATURES features, of which it tells its
+ * neighbours HOG_FEATURES numbers, an embedding of HOG_CHANNELS
  * numbers and a prediction of HOG_OUTPUTS numbers; an edge has HOG_EDGE_FEATURES features. A node
  * sends HOG_NUMBERS numbers to a neighbour: {numbers}.
  * Do not compile with -ffast-math: the file tests for numbers that are not finite.

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hogwild_node import networks
+from hogwild_node import networks, soft
 from hogwild_node.c99.networks import Network, mlp
 from hogwild_node.c99.text import defined, literal, part, table
-from hogwild_node.model import ContractionModel, DenoisingModel, EnergyModel, NodeModel
+from hogwild_node.errors import ModelFileError
+from hogwild_node.model import (
+    ContractionModel,
+    DenoisingModel,
+    EnergyModel,
+    NodeModel,
+    SoftModel,
+)
 from hogwild_node.rules.gradient import DAMPING
 
 
@@ -108,6 +115,46 @@ def denoising(model: DenoisingModel, dtype: str) -> Written:
     return Written("gradient", sizes, types, _encoder(model, dtype), part("denoising.c"))
 
 
+def soft_energy(model: SoftModel, dtype: str) -> Written:
+    """Soft energies."""
+    if any(name.startswith("conv.norm.") for name in model.tensors):
+        raise ModelFileError(
+            "the layer of this model normalises its features, which a node in C does not compute; "
+            "expected norm=None, or run the model with hogwild-agent"
+        )
+    shared = {name: x[0] for name, x in model.shared.items()}
+    w, v, u = (shared[name] for name in ("receiver", "sender", "inner"))
+    bias, inner_bias = model.tensors["conv.bias"], model.tensors["conv.inner_bias"]
+    steepest = np.maximum(shared["low"], shared["high"])
+    bent = u.T @ (np.maximum(shared["inner_low"], shared["inner_high"]) * u)
+    p, beta, k = model.told_channels + 1, model.config["beta"], model.channels
+    sizes = defined(
+        HOG_SOFT=w.shape[0],
+        HOG_SOFT_WIDTH=literal(soft.WIDTH, dtype),
+        HOG_INNER=u.shape[0],
+        HOG_RESIDUAL=int(model.config["residual"]),
+        HOG_SYMMETRIC=int(model.config["aggr"] == "symmetric"),
+        HOG_LEAST_DEGREE=literal(1.0 + (model.config["max_degree"] or 0.0), dtype),
+        HOG_BETA=literal(beta, dtype),
+        HOG_DAMPING=literal(DAMPING, dtype),
+    )
+    tables = shared | {
+        "block": w.T @ (steepest * w) + v.T @ (steepest * v), "alone": beta * np.eye(k) + bent,
+        "own": bias[:, :p], "near": bias[:, p : 2 * p], "edges": bias[:, 2 * p :],
+        "offset": inner_bias,
+    }  # fmt: skip
+    types = _structs(
+        edge_model="hog_real here, there, into[HOG_SOFT], out[HOG_SOFT];",
+        node_model="hog_real anchor[HOG_CHANNELS];"
+        + ("\n    hog_real offset[HOG_INNER];" if u.size else ""),
+        rule=_GRADIENT,
+        work="",
+    )
+    written = (table(f"hog_soft_{name}", x, dtype) for name, x in tables.items() if x.size)
+    code = _encoder(model, dtype) + "".join(written) + "\n"
+    return Written("gradient", sizes, types, code, part("soft.c"))
+
+
 def contraction(model: ContractionModel, dtype: str) -> Written:
     """IGNN and EIGNN."""
     slope = literal(model.config.get("negative_slope", 0.0), dtype)
@@ -128,18 +175,19 @@ def contraction(model: ContractionModel, dtype: str) -> Written:
 
 
 def _encoder(model: NodeModel, dtype: str) -> str:
-    return mlp("hog_net_encoder", *model._layers("conv.encoder"), model.in_channels, dtype)
+    return mlp("hog_net_encoder", *model._layers("conv.encoder"), model.told_channels, dtype)
 
 
 WRITERS: dict[type[NodeModel], Callable[..., Written]] = {
     EnergyModel: energy,
     DenoisingModel: denoising,
+    SoftModel: soft_energy,
     ContractionModel: contraction,
 }
 
 
 def shared(model: NodeModel, dtype: str) -> str:
-    """Tables that all models have: the standardisation of features, and the readout."""
+    """What all models have: the standardisation of features, their encoder, and the readout."""
     text = ""
     for kind in ("node", "edge"):
         if kind == "edge" and model.edge_dim is None:
@@ -147,5 +195,21 @@ def shared(model: NodeModel, dtype: str) -> str:
         for name in ("offset", "scale"):
             values = np.asarray(model.tensors[f"features.{kind}s.{name}"]).reshape(-1)
             text += table(f"hog_{kind}_{name}", values, dtype)
+    encoder, how = model._layers("features.encoder"), "hog_node_offset, hog_node_scale"
+    encode = "hog_copy(x, HOG_FEATURES, out);"
+    standard = f"hog_standardise(x, {how}, HOG_FEATURES, out);"
+    if encoder[0]:
+        slope = literal(networks.FEATURE_SLOPE, dtype)
+        text += mlp("hog_net_features", *encoder, model.in_channels, dtype)
+        lines = (
+            "hog_real standard[HOG_RAW_FEATURES];",
+            f"hog_standardise(x, {how}, HOG_RAW_FEATURES, standard);",
+            "hog_net_features(standard, out);",
+            f"hog_leak(out, HOG_FEATURES, {slope}, out);",
+        )
+        encode, standard = "\n    ".join(lines), encode
+    for verb, body in (("encode", encode), ("standard", standard)):
+        head = f"HOG_INLINE void hog_{verb}(const hog_real *x, hog_real *out)"
+        text += f"{head}\n{{\n    {body}\n}}\n"
     layers = model._layers("readout.node")
     return f"{text}\n" + mlp("hog_net_readout", *layers, model.channels, dtype)

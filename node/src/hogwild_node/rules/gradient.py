@@ -8,6 +8,12 @@ holds :math:`(h_j, g_{ji})`. An update is
     g_{ij} &\leftarrow \frac{\partial e^i}{\partial h_j}\bigl(h_i, \{h_l(\tau^i_l)\}\bigr),
     \qquad j \in N(i) \cup \{i\}.
 
+**Pairwise energies** (:attr:`~hogwild_node.local.LocalEnergy.pairwise`). A node computes both sides
+of its edges (:class:`~hogwild_node.local.BothSides`). The packet from j to i holds :math:`h_j`
+alone, and an update is :math:`h_i \leftarrow h_i - A_i \nabla_i E(h_i, \{h_j(\tau^i_j)\})`: all
+that it reads is the present embedding of the node, and embeddings one packet old. The block below
+is then computed by the node, once: its curvatures hold everywhere.
+
 The step :math:`A_i` is one of three:
 
 * a number for all nodes, as in the paper, or one for each node;
@@ -26,7 +32,9 @@ The step :math:`A_i` is one of three:
 
 from __future__ import annotations
 
-from hogwild_node.local import LocalEnergy
+from dataclasses import replace
+
+from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.ops import Array, namespace
 from hogwild_node.rules.base import Kept, Rule, carry, to_self
 from hogwild_node.star import Star
@@ -39,7 +47,7 @@ class GradientRule(Rule):
     """Makes one gradient step at each update.
 
     Args:
-        model: The energy.
+        model: The energy; with :class:`BothSides` packets hold embeddings only.
         everyone: The star of all nodes.
         channels: Width k of an embedding.
         rate: The step, a number or an array [R, k, N]; ``None`` for the ``"auto"`` step.
@@ -49,7 +57,7 @@ class GradientRule(Rule):
 
     def __init__(
         self,
-        model: LocalEnergy,
+        model: LocalEnergy | BothSides,
         everyone: Star,
         channels: int,
         *,
@@ -57,18 +65,23 @@ class GradientRule(Rule):
         bounded: bool = False,
         damping: float = DAMPING,
     ) -> None:
-        self.model, self.everyone, self.channels = model, everyone, channels
+        self.both = model if isinstance(model, BothSides) else None
+        self.model: LocalEnergy = model.energy if isinstance(model, BothSides) else model
+        self.everyone, self.channels = everyone, channels
         self.rate, self.bounded, self.damping = rate, bounded, damping
         self.auto = rate is None
         extra = channels if self.auto else 1 if bounded else 0
-        self.letter = channels * (1 + extra)
+        self.letter = 0 if self.both else channels * (1 + extra)
 
     def pose(self, model: LocalEnergy) -> None:
         self.model = model
+        if self.both is not None:
+            self.both = replace(self.both, energy=model)
+            self._bound(self.own)
 
     # -- private memory, one column a node ---------------------------------------------------------
 
-    def begin(self, h: Array, inbox: Array) -> Array:
+    def begin(self, h: Array, inbox: Array) -> Array | None:
         xp, (r, k, n) = namespace(h), h.shape
         self.own = xp.zeros_like(h)
         if self.auto:
@@ -77,7 +90,14 @@ class GradientRule(Rule):
             self.last = xp.zeros_like(h)
         if self.bounded:
             self.rows = xp.zeros_like(h)
+        self._bound(h)
         return self.refresh(h, inbox, self.everyone)
+
+    def _bound(self, h: Array) -> None:
+        """Compute the blocks of nodes that know both sides of their edges, once and for all."""
+        if self.both is not None and self.auto:
+            block = self.both.block(h, self.everyone)
+            self.block = namespace(h).reshape(block, (h.shape[0], -1, h.shape[2]))
 
     def forget(self, nodes: Array) -> None:
         self.own[..., nodes] = 0.0
@@ -90,7 +110,8 @@ class GradientRule(Rule):
         # the jump of its gradient for a step that was too large.
         self.own = carry(self.own, before.own, kept.same)
         if self.auto:
-            self.block = carry(self.block, before.block, kept.same)
+            if self.both is None:
+                self.block = carry(self.block, before.block, kept.same)
             self.last = carry(self.last, before.last, kept.same)
             self.trust = carry(self.trust, before.trust, kept.nodes)
         if self.bounded:
@@ -98,10 +119,13 @@ class GradientRule(Rule):
 
     # -- the rule ----------------------------------------------------------------------------------
 
-    def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
+    def refresh(self, h: Array, inbox: Array, at: Star) -> Array | None:
         """Recompute the gradients and blocks of the nodes' energies; returns the letters."""
         xp = namespace(h)
         inbox = at.own_view(h, inbox)
+        if self.both is not None:
+            self.own = at.put(self.own, self.both.gradient(h, inbox, at))
+            return None
         blocks: Array | None = None
         if self.auto:
             model = self.model.quadratic(h, inbox, at, majorise=1.0)
@@ -121,25 +145,37 @@ class GradientRule(Rule):
             self.rows = at.put(self.rows, rows)
         return letters if blocks is None else xp.concat([letters, blocks], axis=1)
 
-    def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        if not self.letter:
+            self.refresh(h, inbox, at)
         h = self.step(h, mail, at)
-        return h, self.refresh(h, inbox, at)
+        return h, self.refresh(h, inbox, at) if self.letter else None
 
-    def gradient_at(self, mail: Array, at: Star) -> Array:
-        return at.at_nodes(self.own) + at.collect(mail[:, : self.channels])
+    def gradient_at(self, mail: Array | None, at: Star) -> Array:
+        return at.at_nodes(self.own) + self.told(mail, at)[0]
 
-    def step(self, h: Array, mail: Array, at: Star, who: Array | None = None) -> Array:
+    def told(self, mail: Array | None, at: Star) -> tuple[Array | float, Array | float]:
+        """The parts of the neighbours: of the gradients [R, k, A], and of blocks or bounds; zeros
+        where packets hold embeddings only."""
+        if not self.letter:
+            return 0.0, 0.0
+        heard = at.collect(mail)
+        return heard[:, : self.channels], heard[:, self.channels :]
+
+    def step(self, h: Array, mail: Array | None, at: Star, who: Array | None = None) -> Array:
         """The new embeddings [R, k, A]. Only the nodes in ``who`` (a mask [R, A]; ``None``: all)
         store the step in their memory."""
-        heard = at.collect(mail)
-        g = at.at_nodes(self.own) + heard[:, : self.channels]
+        part, rest = self.told(mail, at)
+        g = at.at_nodes(self.own) + part
         if self.rate is None:
-            return h - self._scaled(g, heard[:, self.channels :], at, who)
+            return h - self._scaled(g, rest, at, who)
         if self.bounded:
-            return h - self.rate * g / (at.at_nodes(self.rows) + heard[:, self.channels :])
+            return h - self.rate * g / (at.at_nodes(self.rows) + rest)
         return h - (self.rate if isinstance(self.rate, float) else at.at_nodes(self.rate)) * g
 
-    def _scaled(self, g: Array, blocks: Array, at: Star, who: Array | None) -> Array:
+    def _scaled(self, g: Array, blocks: Array | float, at: Star, who: Array | None) -> Array:
         """The ``"auto"`` step times the gradient; updates the damping of each node."""
         xp = namespace(g)
         last, before = at.at_nodes(self.last), at.at_nodes(self.trust)
@@ -159,7 +195,7 @@ class GradientRule(Rule):
             self.last = at.put(self.last, xp.where(mine, g, last))
         return trust * self.solved(g, blocks, at)
 
-    def solved(self, g: Array, blocks: Array, at: Star) -> Array:
+    def solved(self, g: Array, blocks: Array | float, at: Star) -> Array:
         """The inverse of the nodes' blocks, whose neighbours' parts are ``blocks`` [R, k², A],
         times the gradients."""
         xp, k = namespace(g), self.channels

@@ -55,6 +55,7 @@ class GuardedRule(Rule):
     def begin(self, h: Array, inbox: Array) -> Array:
         xp, (r, _, n) = namespace(h), h.shape
         letters = self.watched.begin(h, inbox)
+        assert letters is not None, "rules that are watched send letters"
         self.start = 1.0 * h  # a copy
         self.count, self.failures, self.fallen, self.peak = (
             xp.filled((r, n), 0.0, h) for _ in range(4)

@@ -21,7 +21,8 @@ before. If a swing is higher than ``SHRINK`` times the swing before it, the node
 damping is :math:`\omega_i = s_i` ``LARGEST``, and :math:`\beta_i = s_i` ``PACE``: with little trust
 the steps are like those of ``"auto"``.
 
-A packet is that of the ``"auto"`` step; an update costs one more gradient of the node's own energy.
+A packet is that of the ``"auto"`` step; where it holds a letter, an update costs one more gradient
+of the node's own energy.
 
 Without a safeguard convergence is observed, but not proved. ``rule="guarded"`` with this step
 watches it, and falls back to steps of certified size (:mod:`hogwild_node.rules.guarded`), which is
@@ -30,7 +31,7 @@ proved.
 
 from __future__ import annotations
 
-from hogwild_node.local import LocalEnergy
+from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.ops import Array, namespace
 from hogwild_node.rules.base import Kept, carry, to_self
 from hogwild_node.rules.gradient import GradientRule
@@ -64,12 +65,12 @@ class MomentumRule(GradientRule):
     largest_pace: float = PACE
     fall: float = FALL
 
-    def __init__(self, model: LocalEnergy, everyone: Star, channels: int) -> None:
+    def __init__(self, model: LocalEnergy | BothSides, everyone: Star, channels: int) -> None:
         super().__init__(model, everyone, channels, damping=LARGEST)
 
     # -- private memory: the damping, the pace, the heights of the last two swings -----------------
 
-    def begin(self, h: Array, inbox: Array) -> Array:
+    def begin(self, h: Array, inbox: Array) -> Array | None:
         xp, (r, _, n) = namespace(h), h.shape
         self.pace = xp.zeros_like(h)
         self.peak = xp.filled((r, 1, n), 0.0, h)
@@ -90,14 +91,18 @@ class MomentumRule(GradientRule):
 
     # -- the rule ----------------------------------------------------------------------------------
 
-    def update(self, h: Array, inbox: Array, mail: Array | None, at: Star) -> tuple[Array, Array]:
-        assert mail is not None, "the neighbours' letters"
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        if self.both is not None:
+            self.refresh(h, inbox, at)
+            return self.moved(h, at.at_nodes(self.own), 0.0, at), None
         own, _ = to_self(*self.model.local(h, at.own_view(h, inbox), at), at)
-        heard, k = at.collect(mail), self.channels
-        new = self.moved(h, own + heard[:, :k], heard[:, k:], at)
+        part, curvature = self.told(mail, at)
+        new = self.moved(h, own + part, curvature, at)
         return new, self.refresh(new, inbox, at)
 
-    def moved(self, h: Array, g: Array, curvature: Array, at: Star) -> Array:
+    def moved(self, h: Array, g: Array, curvature: Array | float, at: Star) -> Array:
         """The new embeddings [R, k, A], from the gradients g [R, k, A] and the sums of the
         curvatures in the neighbours' letters [R, k², A]; changes the memory."""
         xp, step = namespace(h), self.solved(g, curvature, at)

@@ -78,7 +78,7 @@ int hog_read(const uint8_t *raw, size_t size, hog_header *header)
 
 int hog_read_numbers(const uint8_t *raw, const hog_header *header, hog_real *numbers)
 {
-    int hello = header->kind == HOG_HELLO, count = hello ? 1 + HOG_FEATURES : HOG_NUMBERS;
+    int hello = header->kind == HOG_HELLO, count = hello ? HOG_HELLO_NUMBERS : HOG_NUMBERS;
     raw += HOG_HEADER_BYTES;
     for (int i = 0; i < count; i++) {
         if (hello || !HOG_SINGLE) {
@@ -96,7 +96,7 @@ int hog_read_numbers(const uint8_t *raw, const hog_header *header, hog_real *num
 
 size_t hog_write(const hog_header *header, const hog_real *numbers, uint8_t *raw)
 {
-    int hello = header->kind == HOG_HELLO, count = hello ? 1 + HOG_FEATURES : HOG_NUMBERS;
+    int hello = header->kind == HOG_HELLO, count = hello ? HOG_HELLO_NUMBERS : HOG_NUMBERS;
     uint8_t *at = raw + HOG_HEADER_BYTES;
     raw[0] = HOG_VERSION;
     raw[1] = (uint8_t)header->kind;
@@ -194,7 +194,7 @@ int hog_agent_set_features(hog_agent *agent, const hog_real *features, double no
     hog_real before[HOG_FEATURES];
     hog_copy(agent->node.features, HOG_FEATURES, before);
     if (!hog_set_features(&agent->node, features)) return 0;
-    if (memcmp(before, features, sizeof before)) hog_agent_changed(agent, now);
+    if (memcmp(before, agent->node.features, sizeof before)) hog_agent_changed(agent, now);
     return 1;
 }
 
@@ -230,7 +230,7 @@ static void hog_agent_transit(hog_link *link, double now, double seen)
 int hog_agent_receive(hog_agent *agent, int slot, const uint8_t *raw, size_t size, double now)
 {
     hog_header header;
-    hog_real numbers[HOG_NUMBERS > HOG_FEATURES ? HOG_NUMBERS : HOG_FEATURES + 1];
+    hog_real numbers[HOG_NUMBERS > HOG_HELLO_NUMBERS ? HOG_NUMBERS : HOG_HELLO_NUMBERS];
     hog_link *link;
     int living;
     if (slot < 0 || slot >= HOG_SLOTS || !agent->link[slot].open) return 0;
@@ -255,7 +255,7 @@ int hog_agent_receive(hog_agent *agent, int slot, const uint8_t *raw, size_t siz
         }
         link->met = 1;
         link->revision = header.revision;
-        hog_copy(numbers, 1 + HOG_FEATURES, link->hello);
+        hog_copy(numbers, HOG_HELLO_NUMBERS, link->hello);
     } else {
         uint32_t ahead = header.sequence - link->sequence;
         int known = link->numbered && now - link->heard <= agent->lease;
@@ -288,6 +288,9 @@ static void hog_agent_meet(hog_agent *agent, double now)
     for (int s = 0; s < HOG_SLOTS; s++) {
         hog_link *link = &agent->link[s];
         const hog_real *edge = 0;
+#if HOG_EDGE_FEATURES
+        hog_real features[HOG_JOIN_FEATURES];
+#endif
         int joined = agent->node.near[s].taken;
         if (!link->open) continue;
         if (!link->mutual || !hog_agent_hears(agent, s, now)) {
@@ -296,7 +299,11 @@ static void hog_agent_meet(hog_agent *agent, double now)
         }
         if (joined && !link->fresh) continue;
 #if HOG_EDGE_FEATURES
-        edge = link->edge_features;
+        hog_copy(link->edge_features, HOG_EDGE_FEATURES, features);
+        hog_copy(
+            link->hello + 1 + HOG_FEATURES, HOG_JOIN_FEATURES - HOG_EDGE_FEATURES,
+            features + HOG_EDGE_FEATURES);
+        edge = features;
 #endif
         hog_join(&agent->node, s, link->weight, link->hello + 1, link->hello[0], edge);
         link->fresh = 0;
@@ -391,7 +398,7 @@ static void hog_agent_header(
 
 size_t hog_agent_hello(hog_agent *agent, int slot, uint8_t *raw, double now)
 {
-    hog_real numbers[1 + HOG_FEATURES];
+    hog_real numbers[HOG_HELLO_NUMBERS];
     hog_header header;
     hog_link *link;
     int known;
@@ -404,6 +411,10 @@ size_t hog_agent_hello(hog_agent *agent, int slot, uint8_t *raw, double now)
     link->told = agent->revision;
     numbers[0] = hog_degree(&agent->node);
     hog_copy(agent->node.features, HOG_FEATURES, numbers + 1);
+#if HOG_EDGE_FEATURES
+    hog_copy(
+        link->edge_features, HOG_JOIN_FEATURES - HOG_EDGE_FEATURES, numbers + 1 + HOG_FEATURES);
+#endif
     hog_agent_header(agent, slot, HOG_HELLO, now, &header);
     return hog_write(&header, numbers, raw);
 }

@@ -3,7 +3,8 @@
 /* ---- packets: the bytes that hogwild-agent sends and reads ----------------------------------- */
 
 #define HOG_HEADER_BYTES 40
-#define HOG_HELLO_BYTES (HOG_HEADER_BYTES + 8 * (1 + HOG_FEATURES))
+#define HOG_HELLO_NUMBERS (1 + HOG_FEATURES + HOG_JOIN_FEATURES - HOG_EDGE_FEATURES)
+#define HOG_HELLO_BYTES (HOG_HEADER_BYTES + 8 * HOG_HELLO_NUMBERS)
 #define HOG_DATA_BYTES (HOG_HEADER_BYTES + (HOG_SINGLE ? 4 : 8) * HOG_NUMBERS)
 #define HOG_LONGEST (HOG_HELLO_BYTES > HOG_DATA_BYTES ? HOG_HELLO_BYTES : HOG_DATA_BYTES)
 
@@ -25,8 +26,8 @@ typedef struct {
  * version, model, rule, precision or size, a wrong checksum, or numbers that are not finite. */
 int hog_read(const uint8_t *raw, size_t size, hog_header *header);
 
-/* The numbers of a packet that hog_read accepted: of a hello the degree and the features
- * [1 + HOG_FEATURES], of data the embedding and the letter [HOG_NUMBERS]. Returns 0 if one of them
+/* The numbers of a packet that hog_read accepted: of a hello the degree, the features, and those of
+ * the edge to the sender if they travel [HOG_HELLO_NUMBERS], of data the embedding and the letter [HOG_NUMBERS]. Returns 0 if one of them
  * is not finite as a hog_real, or if a degree is below one. */
 int hog_read_numbers(const uint8_t *raw, const hog_header *header, hog_real *numbers);
 
@@ -51,7 +52,7 @@ typedef struct {
     uint16_t told;        /* the revision that this agent told it last */
     float calm;
     double since, last, heard, sent, greeted, window, transit[2];
-    hog_real weight, hello[1 + HOG_FEATURES];
+    hog_real weight, hello[HOG_HELLO_NUMBERS];
 #if HOG_EDGE_FEATURES
     hog_real edge_features[HOG_EDGE_FEATURES];
 #endif

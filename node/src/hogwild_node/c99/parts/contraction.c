@@ -7,13 +7,18 @@
 static void hog_pose(hog_node *node)
 {
     hog_real own[HOG_FEATURES], degree = hog_degree(node);
-    hog_standardise(node->features, hog_node_offset, hog_node_scale, HOG_FEATURES, own);
+    hog_standard(node->features, own);
     hog_net_encoder(own, node->model.bias);
     node->model.loop = 1 / degree;
     for (int s = 0; s < HOG_SLOTS; s++) {
         hog_neighbour *near = &node->near[s];
         if (near->taken) near->model.share = near->weight / HOG_SQRT(degree * near->degree);
     }
+}
+
+static void hog_start(hog_node *node)
+{
+    hog_zero(node->h, HOG_CHANNELS);
 }
 
 static void hog_apply(hog_node *node)

@@ -4,7 +4,7 @@ typedef struct {
     hog_real degree;        /* one plus the weights of the neighbour's edges */
     hog_real features[HOG_FEATURES];
 #if HOG_EDGE_FEATURES
-    hog_real edge_features[HOG_EDGE_FEATURES];
+    hog_real edge_features[HOG_JOIN_FEATURES];
 #endif
     hog_real heard[HOG_NUMBERS]; /* the last numbers from the neighbour; zero before the first */
 #if HOG_LETTER
@@ -16,7 +16,7 @@ typedef struct {
 /* The whole state of a node. The functions below use no other memory but the stack. */
 typedef struct {
     int changed;            /* what the next update has to prepare */
-    hog_real features[HOG_FEATURES];
+    hog_real features[HOG_FEATURES]; /* as neighbours are told them: encoded, if the model does */
     hog_real h[HOG_CHANNELS]; /* the embedding; it may be set before the first update */
     hog_real residual;
     hog_rule rule;
@@ -25,19 +25,20 @@ typedef struct {
     hog_work work;
 } hog_node;
 
-/* Start a node with its own features [HOG_FEATURES] and no neighbours, at h = 0. Returns 0 if the
- * features are not finite, and 1 otherwise. */
+/* Start a node with its own features [HOG_RAW_FEATURES] and no neighbours, where the model starts.
+ * Returns 0 if the features are not finite, and 1 otherwise. */
 int hog_init(hog_node *node, const hog_real *features);
 
 /* The node's own features are these from now on. Returns 0 if they are not finite: nothing
  * changes. */
 int hog_set_features(hog_node *node, const hog_real *features);
 
-/* A neighbour takes part from now on, in a free slot from 0 to HOG_SLOTS - 1. For a slot that is
+/* A neighbour with these features [HOG_FEATURES], as they are in its node, takes part from now on, in a free slot from 0 to HOG_SLOTS - 1. For a slot that is
  * taken, the call updates what is known of the same neighbour. Both nodes of an edge must give it
  * the same weight. degree is one plus the weights of the neighbour's edges (hog_degree of the
- * neighbour). edge_features [HOG_EDGE_FEATURES] is a null pointer if the model reads none. Returns
- * 0 if a number does not fit: nothing changes. */
+ * neighbour). edge_features [HOG_JOIN_FEATURES] are those of the edge from the neighbour, and then
+ * those of the edge to it if there is room; a null pointer if the model reads none. Returns 0 if a
+ * number does not fit: nothing changes. */
 int hog_join(
     hog_node *node, int slot, hog_real weight, const hog_real *features, hog_real degree,
     const hog_real *edge_features);
@@ -49,7 +50,7 @@ int hog_leave(hog_node *node, int slot);
  * Returns 0 if the slot is free or a number is not finite: nothing changes. */
 int hog_hear(hog_node *node, int slot, const hog_real *numbers);
 
-/* Make one update. Returns 0 if numbers became too large and the node began anew at h = 0. */
+/* Make one update. Returns 0 if numbers became too large and the node began anew. */
 int hog_update(hog_node *node);
 
 /* What to send to a neighbour after an update [HOG_NUMBERS]. Returns 0 if there is nothing to send:

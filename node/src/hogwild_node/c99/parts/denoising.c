@@ -1,20 +1,27 @@
-/* ---- the local energy ------------------------------------------------------------------------
+/* ---- the energy, from both sides of each edge ------------------------------------------------
  *
  *     e = gamma |h - g(x)|^2 + beta/2 sum over neighbours of w |h / sqrt(d) - h_j / sqrt(d_j)|^2
+ *
+ * The energy of a neighbour has the same term of the edge.
  */
 
 /* Fill the features in: everything that no update changes. */
 static void hog_pose(hog_node *node)
 {
     hog_real own[HOG_FEATURES];
-    hog_standardise(node->features, hog_node_offset, hog_node_scale, HOG_FEATURES, own);
+    hog_standard(node->features, own);
     hog_net_encoder(own, node->model.target);
     node->model.root = 1 / HOG_SQRT(hog_degree(node));
     for (int s = 0; s < HOG_SLOTS; s++)
         if (node->near[s].taken) node->near[s].model.root = 1 / HOG_SQRT(node->near[s].degree);
 }
 
-/* The gradients and curvature blocks of the local energy, for the node and for each neighbour. */
+static void hog_start(hog_node *node)
+{
+    hog_zero(node->h, HOG_CHANNELS);
+}
+
+/* The gradient of the whole energy at the node, and the node's block of the Hessian. */
 static void hog_refresh(hog_node *node)
 {
     enum { K = HOG_CHANNELS };
@@ -23,17 +30,12 @@ static void hog_refresh(hog_node *node)
     for (int c = 0; c < K; c++)
         node->rule.own[c] = 2 * HOG_GAMMA * (node->h[c] - node->model.target[c]);
     for (int s = 0; s < HOG_SLOTS; s++) {
-        hog_neighbour *near = &node->near[s];
-        hog_real pull = HOG_BETA * near->weight, there = near->model.root;
-        int at = K;
+        const hog_neighbour *near = &node->near[s];
+        hog_real pull = 2 * HOG_BETA * near->weight, there = near->model.root;
         if (!near->taken) continue;
         diagonal += root * root * pull;
-        for (int c = 0; c < K; c++) {
-            hog_real slope = pull * (root * node->h[c] - there * near->heard[c]);
-            node->rule.own[c] += root * slope;
-            near->letter[c] = -there * slope;
-            for (int e = c; e < K; e++) near->letter[at++] = c == e ? pull * there * there : 0;
-        }
+        for (int c = 0; c < K; c++)
+            node->rule.own[c] += root * pull * (root * node->h[c] - there * near->heard[c]);
     }
     for (int c = 0; c < K; c++)
         for (int e = 0; e < K; e++) node->rule.block[c * K + e] = c == e ? diagonal : 0;

@@ -25,8 +25,7 @@ static void hog_weigh(hog_node *node, const hog_real *own)
             hog_neighbour *near = &node->near[s];
             hog_real there[HOG_FEATURES], sum = 0;
             if (!near->taken) continue;
-            hog_standardise(
-                near->features, hog_node_offset, hog_node_scale, HOG_FEATURES, there);
+            hog_standard(near->features, there);
             hog_add_product(hog_attention_own[head], own, 1, HOG_FEATURES, &sum);
             hog_add_product(hog_attention_there[head], there, 1, HOG_FEATURES, &sum);
 #if HOG_EDGE_FEATURES
@@ -55,7 +54,7 @@ static void hog_pose(hog_node *node)
 {
     hog_real x[HOG_MESSAGE_FEATURES + HOG_FEATURES];
     hog_real *own = x + HOG_MESSAGE_FEATURES;
-    hog_standardise(node->features, hog_node_offset, hog_node_scale, HOG_FEATURES, own);
+    hog_standard(node->features, own);
     hog_net_loop_fill(0, own, &node->model.loop);
     hog_net_update_fill(0, own, &node->model.update);
     hog_weigh(node, own);
@@ -67,7 +66,7 @@ static void hog_pose(hog_node *node)
             hog_copy(own, HOG_FEATURES, at);
             at += HOG_FEATURES;
         }
-        hog_standardise(near->features, hog_node_offset, hog_node_scale, HOG_FEATURES, at);
+        hog_standard(near->features, at);
 #if HOG_EDGE_FEATURES
         if (HOG_ENDS == 2)
             hog_standardise(
@@ -77,6 +76,11 @@ static void hog_pose(hog_node *node)
         for (int head = 0; head < HOG_HEADS; head++)
             hog_net_message_fill(head, x, &near->model.gates[head]);
     }
+}
+
+static void hog_start(hog_node *node)
+{
+    hog_zero(node->h, HOG_CHANNELS);
 }
 
 /* The gradients and curvature blocks of the local energy, for the node and for each neighbour. */

@@ -45,17 +45,23 @@ static void hog_solve(hog_real *block, hog_real *x)
 static void hog_gradient(const hog_node *node, hog_real *g)
 {
     hog_copy(node->rule.own, HOG_CHANNELS, g);
+#if HOG_LETTER
     for (int s = 0; s < HOG_SLOTS; s++)
         for (int c = 0; node->near[s].taken && c < HOG_CHANNELS; c++)
             g[c] += node->near[s].heard[HOG_CHANNELS + c];
+#endif
 }
 
 static void hog_step(hog_node *node)
 {
     enum { K = HOG_CHANNELS };
     hog_real g[K], block[K * K], along = 0, now = 0, before = 0, trust;
+#if !HOG_LETTER
+    hog_refresh(node);
+#endif
     hog_gradient(node, g);
     hog_copy(node->rule.block, K * K, block);
+#if HOG_LETTER
     for (int s = 0; s < HOG_SLOTS; s++) {
         int at = 2 * K;
         if (!node->near[s].taken) continue;
@@ -66,6 +72,7 @@ static void hog_step(hog_node *node)
                 if (e != c) block[e * K + c] += heard;
             }
     }
+#endif
     for (int c = 0; c < K; c++) {
         along += g[c] * node->rule.last[c];
         now += g[c] * g[c];
@@ -79,23 +86,30 @@ static void hog_step(hog_node *node)
     hog_copy(g, K, node->rule.last);
     hog_solve(block, g);
     for (int c = 0; c < K; c++) node->h[c] -= trust * g[c];
+#if HOG_LETTER
     hog_refresh(node);
+#endif
 }
 
 static int hog_sound(const hog_node *node)
 {
     int sound = hog_all_finite(node->h, HOG_CHANNELS);
+#if HOG_LETTER
     for (int s = 0; s < HOG_SLOTS; s++)
         if (node->near[s].taken) sound &= hog_all_finite(node->near[s].letter, HOG_LETTER);
+#endif
     return sound;
 }
 
 /* Letters that are not finite after a restart become zero. */
 static void hog_mend(hog_node *node)
 {
+    (void)node;
+#if HOG_LETTER
     for (int s = 0; s < HOG_SLOTS; s++)
         for (int i = 0; i < HOG_LETTER; i++)
             if (!isfinite(node->near[s].letter[i])) node->near[s].letter[i] = 0;
+#endif
 }
 
 static void hog_measure(const hog_node *node, const hog_real *before, hog_real *moved)

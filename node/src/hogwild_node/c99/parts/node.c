@@ -5,13 +5,19 @@ int hog_init(hog_node *node, const hog_real *features)
     memset(node, 0, sizeof *node);
     node->residual = (hog_real)INFINITY;
     node->changed = HOG_JOINED;
-    return hog_set_features(node, features);
+    if (!hog_set_features(node, features)) return 0;
+    hog_pose(node);
+    hog_start(node);
+    return 1;
 }
 
 int hog_set_features(hog_node *node, const hog_real *features)
 {
-    if (!hog_all_finite(features, HOG_FEATURES)) return 0;
-    hog_copy(features, HOG_FEATURES, node->features);
+    hog_real told[HOG_FEATURES];
+    if (!hog_all_finite(features, HOG_RAW_FEATURES)) return 0;
+    hog_encode(features, told);
+    if (!hog_all_finite(told, HOG_FEATURES)) return 0;
+    hog_copy(told, HOG_FEATURES, node->features);
     node->changed |= HOG_TOLD;
     return 1;
 }
@@ -25,7 +31,7 @@ int hog_join(
     if (!(weight >= 0) || !isfinite(weight) || !(degree >= 1) || !isfinite(degree)) return 0;
     if (!hog_all_finite(features, HOG_FEATURES)) return 0;
 #if HOG_EDGE_FEATURES
-    if (!edge_features || !hog_all_finite(edge_features, HOG_EDGE_FEATURES)) return 0;
+    if (!edge_features || !hog_all_finite(edge_features, HOG_JOIN_FEATURES)) return 0;
 #else
     if (edge_features) return 0;
 #endif
@@ -40,7 +46,7 @@ int hog_join(
     near->degree = degree;
     hog_copy(features, HOG_FEATURES, near->features);
 #if HOG_EDGE_FEATURES
-    hog_copy(edge_features, HOG_EDGE_FEATURES, near->edge_features);
+    hog_copy(edge_features, HOG_JOIN_FEATURES, near->edge_features);
 #endif
     return 1;
 }
@@ -82,9 +88,9 @@ int hog_update(hog_node *node)
     hog_step(node);
     sound = hog_sound(node);
     if (!sound) { /* begin anew */
-        hog_zero(node->h, HOG_CHANNELS);
-        hog_zero(before, HOG_CHANNELS);
         hog_pose(node);
+        hog_start(node);
+        hog_copy(node->h, HOG_CHANNELS, before);
         hog_begin(node);
         hog_mend(node);
     }
