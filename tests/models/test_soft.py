@@ -1,5 +1,7 @@
 """Soft energies: the bound on the condition number, the start, and derivatives."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -218,6 +220,21 @@ def test_eigenvalues_are_bounded(data):
     assert float(found[-1]) <= float(problem.lipschitz()) * room
     assert float(problem.lipschitz()) <= conv.condition * conv.beta * room
     assert bool((problem.row_bounds().flatten() * room >= hessian.abs().sum(1)).all())
+
+
+def test_block_bounds_do_not_cancel():
+    """Two channels whose products of both matrices cancel, one of them without curvature."""
+    conv = conv_of(hidden_channels=1, width=2)
+    problem = conv.problem(Inputs(torch.zeros(2, 3, **DOUBLE), edges((0, 1)))).detach()
+    root, signs = 0.5**0.5, torch.tensor([[[1.0], [-1.0]]], **DOUBLE)
+    local = replace(
+        problem.local, receiver=torch.full((1, 2, 1), root, **DOUBLE), sender=root * signs,
+        low=torch.zeros(1, 2, 1, **DOUBLE), bias=1e4 * signs,
+    )  # fmt: skip
+    problem = replace(problem, local=local)
+    h = problem.start()
+    across = columns(problem.evaluate(h).hessian().apply, h)[0, 0, 1].abs()
+    assert 1.0 < float(across) <= float(problem.block_bounds()[1].min())
 
 
 @pytest.mark.parametrize("local_channels", [0, 4])

@@ -113,14 +113,14 @@ class SoftProblem(Objective):
         return rows
 
     def block_bounds(self) -> tuple[Tensor, Tensor]:
+        # A block across an edge is WᵀDV with curvatures D of at most S, and its norm is at most the
+        # root of ‖WᵀSW‖ ‖VᵀSV‖. (The norm of WᵀSV is no bound: the terms may cancel.)
         p, graph, n = self.local, self.graph, self.graph.num_nodes
 
-        def norm(a: Tensor, b: Tensor) -> Tensor:
-            return torch.linalg.matrix_norm((p.steepest * a).mT @ b, 2)[:, None, None]
+        def norm(a: Tensor) -> Tensor:
+            return torch.linalg.matrix_norm((p.steepest * a).mT @ a, 2)[:, None, None]
 
-        here, there = norm(p.receiver, p.receiver), norm(p.sender, p.sender)
-        share = norm(p.receiver, p.sender) / (here * there).sqrt().clamp_min(1e-300)
-        share = share.clamp_max(1.0) if p.weight.size(1) == 1 else torch.ones_like(share)
+        here, there = norm(p.receiver), norm(p.sender)
         most = p.beta + torch.linalg.matrix_norm((p.inner_steepest * p.inner).mT @ p.inner, 2)
 
         def summed(own: Tensor, sent: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ class SoftProblem(Objective):
         apart = [torch.where(graph.src == graph.dst, 0.0, x) for x in (own, sent)]
         if p.weight.size(1) > 1:  # a product of two heads' factors is at most that of the largest
             apart = [x.amax(1, keepdim=True) for x in apart]
-        return most[:, None, None] + 2.0 * summed(own, sent), share * summed(*apart)
+        return most[:, None, None] + 2.0 * summed(own, sent), summed(*apart)
 
     def lipschitz(self) -> Tensor:
         r""":math:`\beta + 4 \max_a v_a + \max_a u_a` (:mod:`hogwild.models.soft`), [R, G]."""
