@@ -380,7 +380,7 @@ def test_rate_scales_the_steps_of_adam():
         torch.manual_seed(0)
         conv = conv_of(rate=rate, local_channels=2, heads=2)
         before = {name: part().detach().clone() for name, part in conv.coupling.items()}
-        optimizer = torch.optim.Adam(conv.parameters(), lr=0.01, eps=0.0)
+        optimizer = torch.optim.Adam(conv.parameters(), lr=0.01, eps=1e-30)
         inputs = Inputs(torch.randn(6, 3, **DOUBLE), cycle(6))
         conv.embed(inputs).value.square().sum().backward()
         optimizer.step()
