@@ -372,6 +372,7 @@ class DenoisingModel(_Optimisation):
 class SoftModel(_Optimisation):
     """The soft energy GNN."""
 
+    rules = ("gradient", "messages", "balls")  # as in hogwild.rules
     pairwise = True
 
     def __init__(self, file: ModelFile) -> None:
