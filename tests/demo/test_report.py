@@ -145,7 +145,7 @@ def test_curves_that_fall_are_explained(page):
         ("gcn", (5, 3, 0.0)): (0.2, 0.02),
         ("gat", (1, 2, 0.0)): (0.301, 0.01),
         ("gat", (5, 2, 0.0)): (0.299, 0.01),
-        ("energy-edge", (5, 3, 0.0)): (0.1, 0.0),
+        ("soft", (5, 3, 0.0)): (0.1, 0.0),
     }
     text = report(study).split("Not every curve rises: ")[1].split("</p>")[0]
     assert text.startswith(
