@@ -59,7 +59,7 @@ class ImplicitConv(Conv):
             side.
         solver: A :class:`~hogwild.solvers.Solver`. With ``None`` the layer uses
             :meth:`default_solver`.
-        solve_dtype: Precision of the solve. With ``None`` it is the precision of the features, but at
+        solve_dtype: Precision of the solve. With ``None`` it is the precision of the features, at
             least float32, and float64 where the model is simulated, certified or measured.
         on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
         validate: Also check the *values* of the inputs (finite, in range, sorted). These checks
