@@ -3,9 +3,9 @@
 In rows the channels of a node or an edge lie side by side, and one product serves all matrices:
 with :math:`B = [W^\\top\\; V^\\top\\; U^\\top]`, :math:`Y B` holds the arguments of all edges and
 of all nodes, and what comes back is multiplied by :math:`B^\\top`. The compiled library solves
-every graph for itself (``source/soft.h``). Where there is none, and on a GPU, torch takes steps on
-all graphs at once. Their number is known beforehand: nothing is read back, and a CUDA graph can
-record them.
+every graph for itself (``source/soft.h``). On a GPU one launch takes all steps on all graphs
+(:mod:`hogwild.kernels.soft_cuda`), and elsewhere torch does. Their number is known beforehand:
+nothing is read back, and a CUDA graph can record them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.kernels import soft_cuda
 from hogwild.kernels.native import Library, address, library
 from hogwild.linalg.solution import Solution
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
@@ -62,7 +63,7 @@ class SoftRows:
         self.width, self.own = self.bias.size(2), self.offset.size(2)
         self.lipschitz = lipschitz.detach()
 
-    # -- by torch ----------------------------------------------------------------------------------
+    # -- all graphs at once ------------------------------------------------------------------------
 
     def _sent(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The arguments of edges [R, E, w] without biases, and of nodes [R, N, o] without offsets,
@@ -95,16 +96,20 @@ class SoftRows:
         slopes = self._ramp(psi_slope, edges + self.bias, nodes + self.offset)
         return self.beta * (y - self.anchor) + self._returned(*slopes)
 
-    def steps(self, start: Tensor, rtol: float) -> tuple[Tensor, int]:
+    def steps(self, start: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
         """Accelerated steps (:mod:`hogwild.solvers.momentum`) from ``start`` [R, N, k], as many as
-        the condition and the tolerance need."""
-        rate, keep, ahead = triple(self.beta, self.condition * self.beta)
+        the condition and the tolerance need: where they lead, the gradient there, their number."""
         count = momentum_steps(self.condition, rtol)
+        if soft_cuda.fused(self):
+            y, x, before = (start.clone(memory_format=torch.contiguous_format) for _ in range(3))
+            state = y, x, before
+            return y, soft_cuda.run(self, count, self.bias, self.offset, self.anchor, state), count
+        rate, keep, ahead = triple(self.beta, self.condition * self.beta)
         y = x = before = start
         for _ in range(count):
             fresh = (x + keep * (x - before)).sub_(self.gradient(y), alpha=rate)
             y, x, before = fresh + ahead * (fresh - x), fresh, x
-        return y, count
+        return y, self.gradient(y), count
 
     def chebyshev(self, h: Tensor, b: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
         """The solution of H x = b with the Hessian at h, all [R, N, k]; the residual b - H x; and
@@ -120,8 +125,11 @@ class SoftRows:
         least, most = self.beta, self.condition * self.beta
         middle, half = 0.5 * (most + least), 0.5 * (most - least)
         count = chebyshev_steps(self.condition, rtol)
-        x, r = torch.zeros_like(b), b
-        direction, ratio = r / middle, half / middle
+        r = b.clone(memory_format=torch.contiguous_format)
+        x, direction, ratio = torch.zeros_like(r), r / middle, half / middle
+        if soft_cuda.fused(self):
+            soft_cuda.run(self, count, *gates, None, (direction, x, r))
+            return x, r, count
         for _ in range(count):
             x = x + direction
             r = r - apply(direction)

@@ -1,0 +1,149 @@
+"""Soft energies on a GPU: all steps of a solve in one launch (``source/soft.cu``).
+
+The blocks of the launch wait for each other once a step, which needs a cooperative launch: all of
+them run at the same time. Nothing is read back, and a CUDA graph can record the launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph, kept
+from hogwild.kernels.build import SOURCE
+from hogwild.kernels.driver import (
+    CudaError,
+    argument_addresses,
+    launch_together,
+    load,
+    most_shared,
+    multiprocessors,
+)
+from hogwild.kernels.native import address, library
+from hogwild_node.soft import WIDTH
+
+if TYPE_CHECKING:
+    from hogwild.kernels.soft import SoftRows
+
+THREADS, RESIDENT = 512, 1
+"""Threads of a block, and blocks that share a multiprocessor."""
+TILE = 8
+"""Nodes that a block computes together, as in ``soft.cu``."""
+ARRAYS = (
+    "in", "in_edge", "sender", "out", "out_edge", "receiver", "here", "there", "weight", "forth",
+    "back", "low", "high", "inner_low", "inner_high", "along", "inside", "anchor", "y", "x",
+    "before", "gradient", "sent", "arrived",
+)  # fmt: skip
+SIZES = ("replicas", "nodes", "edges", "k", "w", "o", "heads", "stride", "steps")
+BOUNDS = ("beta", "least", "most", "width")
+
+
+class Arguments(ctypes.Structure):
+    """``Soft`` of ``soft.cu``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ARRAYS),
+        *((name, ctypes.c_longlong) for name in SIZES),
+        *((name, ctypes.c_double) for name in BOUNDS),
+    ]
+
+
+@kept
+def ends(graph: Graph) -> list[Tensor]:
+    """For the edges into the nodes: where those of each node begin [N + 1], the edges, and their
+    senders; the same for the edges out of the nodes, with their receivers."""
+    found = []
+    for near, far in ((graph.dst, graph.src), (graph.src, graph.dst)):
+        edge = torch.argsort(near, stable=True)
+        first = near.new_zeros(graph.num_nodes + 1)
+        first[1:] = torch.bincount(near, minlength=graph.num_nodes).cumsum(0)
+        found += [first, edge, far[edge]]
+    return found
+
+
+def prelude(dtype: torch.dtype) -> str:
+    """The constants that the source is compiled with."""
+    real = {torch.float32: "float", torch.float64: "double"}[dtype]
+    numbers = {"REAL": real, "THREADS": THREADS, "RESIDENT": RESIDENT}
+    return "".join(f"#define HOG_{name} {value}\n" for name, value in numbers.items())
+
+
+@cache
+def function(dtype: torch.dtype, device: int) -> ctypes.c_void_p | None:
+    """The loaded kernel, or ``None`` where nothing compiles it."""
+    text = prelude(dtype) + (SOURCE.parent / "soft.cu").read_text()
+    try:
+        return load(text, "soft.cu", ("vectors.h", "grid_gpu.h"), device, ("hog_soft",))["hog_soft"]
+    except CudaError:
+        return None
+
+
+def _index(x: Tensor) -> int:
+    return torch.cuda.current_device() if x.device.index is None else x.device.index
+
+
+def _shared(rows: SoftRows) -> int:
+    """Bytes of shared memory of a block."""
+    *_, m, k = rows.back.shape
+    return TILE * (m + k) * rows.back.dtype.itemsize
+
+
+def fused(rows: SoftRows) -> bool:
+    """Whether these rows are solved in one launch; torch takes their steps otherwise."""
+    if not (rows.anchor.is_cuda and rows.anchor.numel() and library() is not None):
+        return False
+    device = _index(rows.anchor)
+    fits = _shared(rows) <= most_shared(device)
+    return fits and function(rows.anchor.dtype, device) is not None
+
+
+def run(
+    rows: SoftRows, steps: int, along: Tensor, inside: Tensor, anchor: Tensor | None,
+    state: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:  # fmt: skip
+    """Take steps, which change the ``state`` y, x and x before [R, N, k].
+
+    Args:
+        rows: The energy.
+        steps: Number of steps.
+        along: Biases of the edges [R, E, w], or curvatures with their weights.
+        inside: Offsets of the nodes [R, N, o], or curvatures.
+        anchor: Anchors [R, N, k]: accelerated steps from y = x = x before. ``None``: Chebyshev's
+            method for H x = b, from x = 0, x before = b, which becomes the residual, and y = b
+            divided by the mean of the eigenvalues' bounds.
+        state: The state.
+
+    Returns:
+        The gradient at y, with an anchor.
+    """
+    (r, n, k), graph, (*_, m, _) = state[0].shape, rows.graph, rows.back.shape
+    sent, gradient = rows.back.new_empty(2, r, n, m), torch.empty_like(state[0])
+    arrived = torch.zeros(1, dtype=torch.int32, device=gradient.device)
+    shared_by_all = max(x.size(0) for x in rows.scales) == 1
+    scales = rows.scales if shared_by_all else [x.expand(r, -1, -1) for x in rows.scales]
+    arrays = [
+        *ends(graph), *scales, rows.back.mT, rows.back, *rows.ramps, along, inside, anchor, *state,
+        gradient, sent, arrived,
+    ]  # fmt: skip
+    alive = [None if x is None else x.contiguous() for x in arrays]
+    edges, heads = graph.num_edges, rows.scales[0].size(1)
+    stride = 0 if shared_by_all else heads * edges
+    sizes = r, n, edges, k, rows.width, rows.own, heads, stride, steps
+    bounds = rows.beta, rows.beta, rows.condition * rows.beta, WIDTH
+    given = Arguments(*map(address, alive), *sizes, *bounds)
+    _launch(given, rows.anchor, r * -(-n // TILE), _shared(rows))
+    return gradient
+
+
+def _launch(given: Arguments, like: Tensor, tiles: int, shared: int) -> None:
+    device = _index(like)
+    kernel, stream = function(like.dtype, device), torch.cuda.current_stream(device).cuda_stream
+    assert kernel is not None
+    pointers, _alive = argument_addresses([given])
+    blocks = min(RESIDENT * multiprocessors(device), tiles)
+    with torch.cuda.device(device):
+        launch_together(kernel, (blocks, 1), THREADS, shared, stream, pointers)
