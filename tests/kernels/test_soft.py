@@ -16,6 +16,7 @@ from hogwild.kernels import soft_cuda
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
 from hogwild.kernels.soft import chebyshev_steps, momentum_steps
+from hogwild.linalg.capture import Replay
 from hogwild.linalg.krylov import System, cg
 from hogwild.models import SoftEnergyConv
 from hogwild.problems import soft
@@ -103,6 +104,20 @@ def test_adjoints_agree(name, options):
     torch.testing.assert_close(found.value, other, rtol=0, atol=1e-10)
 
 
+@compiled
+def test_adjoints_of_tiny_gradients():
+    """In float32 the square of a gradient such as 1e-24 is zero; its adjoint is not."""
+    edges, batch = batch_of((cycle(7), 7), (chain(9), 9))
+    problem = problem_on(edges, 16, batch, dtype=torch.float32)
+    hessian = problem.evaluate(problem.start()).hessian()
+    b = torch.randn_like(problem.start())
+    small = b * torch.where(batch == 0, 1e-24, 1.0)
+    found = hessian.iterate(small, 1e-5)
+    assert bool(found.converged.all())
+    expected = hessian.iterate(b, 1e-5).value * torch.where(batch == 0, 1e-24, 1.0)
+    torch.testing.assert_close(found.value * 1e24, expected * 1e24, rtol=1e-4, atol=1e-4)
+
+
 LAUNCHER = """
 extern "C" void run_soft(int blocks, double* shared, int room, Soft* p) {
     emulate_grid(0, 0, blocks, HOG_THREADS, shared, room, [=] { hog_soft(*p); });
@@ -157,6 +172,22 @@ def test_rows_take_as_many_steps_as_the_condition_needs(name, options, device, d
         torch.testing.assert_close(left, b - product.mT, rtol=0, atol=rounding)
         norm = graph.dot(left.mT, left.mT).sqrt()
         assert bool((norm <= rtol * graph.dot(b.mT, b.mT).sqrt()).all())
+
+
+@pytest.mark.cuda
+def test_a_cuda_graph_records_all_steps():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    problem = problem_on(cycle(300), 300, dtype=torch.float32, hidden_channels=64, device="cuda")
+    rows, b = problem.rows, torch.randn(1, 300, 64, device="cuda")
+
+    def body():
+        y, gradient, _ = rows.steps(problem.start().mT, 1e-5)
+        return y, gradient, rows.chebyshev(y, b, 1e-5)[0]
+
+    replay = Replay(body, b.device, body)
+    for found, expected in zip(replay(), body(), strict=True):
+        assert torch.equal(found, expected)
 
 
 @compiled
