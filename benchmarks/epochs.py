@@ -19,7 +19,8 @@ machine affects all of them. The report has the seconds of the first epoch, wher
 cold, the median seconds of the later ones, the median over the later epochs of the contender's time
 divided by a GCN's and a GIN's, the mean iterations of a graph in the first and in the last epoch,
 and the accuracy on the test graphs after the last epoch, which only shows that the models learn.
-With ``--device cuda`` data are copied batch by batch, and the clock waits for the GPU.
+With ``--device cuda`` data are copied batch by batch, the clock waits for the GPU, and the report
+has the peak memory of a training step, in MB above what is there before it.
 
 ``--profile`` shows instead where the time of one contender's epochs goes.
 """
@@ -98,6 +99,7 @@ class Contender:
     device: str = "cpu"
     clock: Callable[[], float] = time.perf_counter
     seconds: list[float] = field(default_factory=list)
+    memory: float = 0.0  # MB
     iterations: list[float] = field(default_factory=list)  # of a graph, mean, each epoch
     counted: list[Tensor] = field(default_factory=list)  # of the graphs of the current epoch
 
@@ -114,6 +116,9 @@ class Contender:
             raise SystemExit(why.reason)
         self.model.train()
         self.counted.clear()
+        if self.device != "cpu":
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
         began = self.clock()
         for batch in self.train:
             batch = batch.to(self.device)
@@ -123,6 +128,7 @@ class Contender:
             self.optimiser.step()
         if self.device != "cpu":
             torch.cuda.synchronize()
+            self.memory = (torch.cuda.max_memory_allocated() - before) / 2**20
         self.seconds.append(self.clock() - began)
         if self.counted:
             self.iterations.append(float(torch.cat(self.counted).double().mean()))
@@ -223,6 +229,7 @@ class Result:
     gin: float
     iterations: list[float]
     accuracy: float
+    memory: float  # MB, on a GPU
     seconds: list[float]
 
 
@@ -253,6 +260,7 @@ def measure(name: str, width: int, size: int, options: argparse.Namespace) -> li
             ratio(loop, "GIN"),
             loop.iterations,
             loop.accuracy(),
+            loop.memory,
             loop.seconds,
         )
         for n, loop in loops.items()
@@ -273,7 +281,7 @@ def profile(loop: Contender, epochs: int) -> None:
 
 
 HEAD = ("set", "k", "batch", "contender", "parameters", "first epoch, s", "later epochs, s",
-        "× GCN", "× GIN", "iterations, first → last", "test accuracy")  # fmt: skip
+        "× GCN", "× GIN", "iterations, first → last", "test accuracy", "MB")  # fmt: skip
 
 
 def row(r: Result) -> list[str]:
@@ -281,6 +289,7 @@ def row(r: Result) -> list[str]:
     return [
         r.set, str(r.k), str(r.batch), r.contender, f"{r.parameters:,}", f"{r.first:.3f}",
         f"{r.later:.3f}", f"{r.gcn:.1f}", f"{r.gin:.1f}", counts, f"{100 * r.accuracy:.0f} %",
+        f"{r.memory:.1f}" if r.memory else "",
     ]  # fmt: skip
 
 
