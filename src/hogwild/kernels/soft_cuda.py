@@ -7,6 +7,7 @@ them run at the same time. Nothing is read back, and a CUDA graph can record the
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from hogwild.kernels.driver import (
     most_shared,
     multiprocessors,
 )
-from hogwild.kernels.native import address, library
+from hogwild.kernels.native import SWITCH, address
 from hogwild_node.soft import WIDTH
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _shared(rows: SoftRows) -> int:
 
 def fused(rows: SoftRows) -> bool:
     """Whether these rows are solved in one launch; torch takes their steps otherwise."""
-    if not (rows.anchor.is_cuda and rows.anchor.numel() and library() is not None):
+    off = os.environ.get(SWITCH, "").lower() == "off"
+    if off or not rows.anchor.is_cuda or not rows.anchor.numel():
         return False
     device = _index(rows.anchor)
     fits = _shared(rows) <= most_shared(device)
