@@ -122,6 +122,11 @@ LAUNCHER = """
 extern "C" void run_soft(int blocks, double* shared, int room, Soft* p) {
     emulate_grid(0, 0, blocks, HOG_THREADS, shared, room, [=] { hog_soft(*p); });
 }
+extern "C" void run_soft_cotangents(int blocks, double* shared, int room, Soft* p,
+                                    const Real* lifted, Cotangents* to) {
+    emulate_grid(0, 0, blocks, HOG_THREADS, shared, room,
+                 [=] { hog_soft_cotangents(*p, lifted, *to); });
+}
 """
 
 
@@ -136,12 +141,13 @@ def device(request, monkeypatch, tmp_path_factory):
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(soft_cuda, "THREADS", 64)
 
-    def launch(given, like, tiles, shared):
-        text = soft_cuda.prelude(like.dtype) + (SOURCE.parent / "soft.cu").read_text() + LAUNCHER
+    def launch(name, rows, blocks, shared, *arguments):
+        kind = soft_cuda.prelude(rows.anchor.dtype)
+        text = kind + (SOURCE.parent / "soft.cu").read_text() + LAUNCHER
         room = torch.full((3 * shared // 8,), torch.nan, dtype=torch.float64)
-        library = emulated_gpu.compiled(text, folder)
-        at, blocks = ctypes.c_void_p(room.data_ptr()), min(tiles, 3)
-        library.run_soft(blocks, at, shared // 8, ctypes.byref(given))
+        run = getattr(emulated_gpu.compiled(text, folder), name.replace("hog_", "run_"))
+        at = ctypes.c_void_p(room.data_ptr())
+        run(min(blocks, 3), at, shared // 8, *emulated_gpu.arguments_of(arguments))
 
     monkeypatch.setattr(soft_cuda, "fused", lambda rows: True)
     monkeypatch.setattr(soft_cuda, "_launch", launch)
@@ -254,20 +260,26 @@ def test_beyond_moderate_conditions_newton_solves():
     torch.testing.assert_close(few.value, many.value, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("options", ROWS)
-@pytest.mark.parametrize("by", ["compiled", "torch"])
-def test_cotangents(name, options, by, monkeypatch):
-    """The closed form agrees with autograd in every field of the energy."""
-    if by == "torch":
-        monkeypatch.setattr(rows_module, "compiled", lambda h: None)
-    problem = problem_on(*GRAPHS[name], **options)
+@pytest.mark.parametrize("options", ROWS, ids=["plain", "replicas", "wide", "stiff", "heads"])
+def test_cotangents(name, options, scaled, device, monkeypatch):
+    """The closed form agrees with autograd in every field of the energy; scales and weights of
+    edges may be constants."""
+    problem = problem_on(*GRAPHS[name], device=device, **options)
     attached = problem.map(lambda x: x.clone().requires_grad_())
+    if not scaled:
+        for x in (attached.local.here, attached.local.there, attached.local.weight):
+            x.requires_grad_(False)
     h, dual = torch.randn_like(problem.start()), torch.randn_like(problem.start())
     tensors = [x for x, _ in arrays(attached)]
+    wanted = [x for x in tensors if x.requires_grad]
     residual = attached.residual(h)
-    expected = torch.autograd.grad(residual, tensors, dual, materialize_grads=True)
-    found = [x for x, _ in arrays(attached.cotangents(h, dual))]
-    assert len(found) == len(expected) == 13
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    expected = torch.autograd.grad(residual, wanted, dual, materialize_grads=True)
+    for native in (None, library()) if device == "cpu" else (None,):
+        monkeypatch.setattr(rows_module, "compiled", lambda h, native=native: native)
+        every = [x for x, _ in arrays(attached.cotangents(h, dual))]
+        assert len(every) == 13
+        found = [x for x, of in zip(every, tensors, strict=True) if of.requires_grad]
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)

@@ -159,6 +159,9 @@ class SoftRows:
         native = compiled(h)
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
+        if not self.scaled and soft_cuda.fused(self):
+            bias, *rest = soft_cuda.cotangents(self, h, dual)
+            return self._fields(h, dual, bias, None, *rest)
         low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
         z, inner_z = self._sent(h)
         d, inner_d = self._sent(dual)

@@ -1,7 +1,8 @@
-"""Soft energies on a GPU: all steps of a solve in one launch (``source/soft.cu``).
+"""Soft energies on a GPU: all steps of a solve in one launch, and all gradients in another one
+(``source/soft.cu``).
 
-The blocks of the launch wait for each other once a step, which needs a cooperative launch: all of
-them run at the same time. Nothing is read back, and a CUDA graph can record the launch.
+The blocks of the first launch wait for each other once a step, which needs a cooperative launch:
+all of them run at the same time. Nothing is read back, and a CUDA graph can record the launches.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import (
     CudaError,
     argument_addresses,
+    launch,
     launch_together,
     load,
     most_shared,
@@ -53,6 +55,14 @@ class Arguments(ctypes.Structure):
     ]
 
 
+class Cotangents(ctypes.Structure):
+    """``Cotangents`` of ``soft.cu``."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p) for name in ("bias", "bent", "straight", "straightest", "steepest")
+    ]
+
+
 @kept
 def ends(graph: Graph) -> list[Tensor]:
     """For the edges into the nodes: where those of each node begin [N + 1], the edges, and their
@@ -73,12 +83,15 @@ def prelude(dtype: torch.dtype) -> str:
     return "".join(f"#define HOG_{name} {value}\n" for name, value in numbers.items())
 
 
+KERNELS = ("hog_soft", "hog_soft_cotangents")
+
+
 @cache
-def function(dtype: torch.dtype, device: int) -> ctypes.c_void_p | None:
-    """The loaded kernel, or ``None`` where nothing compiles it."""
+def functions(dtype: torch.dtype, device: int) -> dict[str, ctypes.c_void_p] | None:
+    """The loaded kernels, or ``None`` where nothing compiles them."""
     text = prelude(dtype) + (SOURCE.parent / "soft.cu").read_text()
     try:
-        return load(text, "soft.cu", ("vectors.h", "grid_gpu.h"), device, ("hog_soft",))["hog_soft"]
+        return load(text, "soft.cu", ("vectors.h", "grid_gpu.h"), device, KERNELS)
     except CudaError:
         return None
 
@@ -100,7 +113,7 @@ def fused(rows: SoftRows) -> bool:
         return False
     device = _index(rows.anchor)
     fits = _shared(rows) <= most_shared(device)
-    return fits and function(rows.anchor.dtype, device) is not None
+    return fits and functions(rows.anchor.dtype, device) is not None
 
 
 def run(
@@ -122,30 +135,48 @@ def run(
     Returns:
         The gradient at y, with an anchor.
     """
-    (r, n, k), graph, (*_, m, _) = state[0].shape, rows.graph, rows.back.shape
-    sent, gradient = rows.back.new_empty(2, r, n, m), torch.empty_like(state[0])
+    r, n, _ = state[0].shape
+    sent, gradient = rows.back.new_empty(2, r, n, rows.back.size(1)), torch.empty_like(state[0])
     arrived = torch.zeros(1, dtype=torch.int32, device=gradient.device)
-    shared_by_all = max(x.size(0) for x in rows.scales) == 1
-    scales = rows.scales if shared_by_all else [x.expand(r, -1, -1) for x in rows.scales]
-    arrays = [
-        *ends(graph), *scales, rows.back.mT, rows.back, *rows.ramps, along, inside, anchor, *state,
-        gradient, sent, arrived,
-    ]  # fmt: skip
-    alive = [None if x is None else x.contiguous() for x in arrays]
-    edges, heads = graph.num_edges, rows.scales[0].size(1)
-    stride = 0 if shared_by_all else heads * edges
-    sizes = r, n, edges, k, rows.width, rows.own, heads, stride, steps
-    bounds = rows.beta, rows.beta, rows.condition * rows.beta, WIDTH
-    given = Arguments(*map(address, alive), *sizes, *bounds)
-    _launch(given, rows.anchor, r * -(-n // TILE), _shared(rows))
+    given, _alive = _posed(rows, steps, along, inside, anchor, *state, gradient, sent, arrived)
+    _launch("hog_soft", rows, r * -(-n // TILE), _shared(rows), given)
     return gradient
 
 
-def _launch(given: Arguments, like: Tensor, tiles: int, shared: int) -> None:
-    device = _index(like)
-    kernel, stream = function(like.dtype, device), torch.cuda.current_stream(device).cuda_stream
-    assert kernel is not None
-    pointers, _alive = argument_addresses([given])
-    blocks = min(RESIDENT * multiprocessors(device), tiles)
+def cotangents(rows: SoftRows, h: Tensor, dual: Tensor) -> list[Tensor]:
+    """What :meth:`SoftRows._fields` reads, without gradients in scales and weights of edges; h and
+    λ are [R, N, k]."""
+    (r, n, _), w, o, (*_, m, _) = h.shape, rows.width, rows.own, rows.back.shape
+    sent, lifted = (x @ rows.back.mT for x in (h, dual))
+    shapes = rows.bias.shape, (r, n, m), (r, n, m), (r, n, w + o), (r, n, w + o)
+    bias, bent, straight, flat, steep = (h.new_empty(shape) for shape in shapes)
+    into = Cotangents(*map(address, (bias, bent, straight, flat, steep)))
+    given, _alive = _posed(rows, 0, rows.bias, rows.offset, *[None] * 5, sent, None)
+    _launch(
+        "hog_soft_cotangents", rows, -(-sent.numel() // THREADS), 0, given, address(lifted), into
+    )
+    return [bias, bent, straight, flat.sum(1), steep.sum(1)]
+
+
+def _posed(rows: SoftRows, steps: int, *arrays: Tensor | None) -> tuple[Arguments, list[Any]]:
+    """The arguments of a kernel, from ``along`` on, and what must stay alive."""
+    (r, n, k), heads, edges = rows.anchor.shape, rows.scales[0].size(1), rows.graph.num_edges
+    for_all = max(x.size(0) for x in rows.scales) == 1
+    scales = rows.scales if for_all else [x.expand(r, -1, -1) for x in rows.scales]
+    every = [*ends(rows.graph), *scales, rows.back.mT, rows.back, *rows.ramps, *arrays]
+    alive = [None if x is None else x.contiguous() for x in every]
+    sizes = r, n, edges, k, rows.width, rows.own, heads, 0 if for_all else heads * edges, steps
+    bounds = rows.beta, rows.beta, rows.condition * rows.beta, WIDTH
+    return Arguments(*map(address, alive), *sizes, *bounds), alive
+
+
+def _launch(name: str, rows: SoftRows, blocks: int, shared: int, *arguments: Any) -> None:
+    """Launch a kernel with at most so many blocks."""
+    device = _index(rows.anchor)
+    kernels, stream = functions(rows.anchor.dtype, device), torch.cuda.current_stream(device)
+    assert kernels is not None
+    pointers, _alive = argument_addresses(arguments)
+    start = launch_together if name == "hog_soft" else launch
+    grid = min(RESIDENT * multiprocessors(device), blocks), 1
     with torch.cuda.device(device):
-        launch_together(kernel, (blocks, 1), THREADS, shared, stream, pointers)
+        start(kernels[name], grid, THREADS, shared, stream.cuda_stream, pointers)

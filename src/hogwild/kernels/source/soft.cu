@@ -3,7 +3,8 @@
 //
 // A row Y B holds W h, V h and U h of a node, as in soft.h. A block owns tiles of nodes. In a step it computes
 // both sides of all edges of its nodes from the rows of their neighbours, multiplies the sums back, moves the
-// embeddings, and writes their new rows: one barrier a step. Nothing is added by two threads.
+// embeddings, and writes their new rows: one barrier a step. Nothing is added by two threads. A second kernel
+// computes the gradients of what the energy is made of.
 #include "grid_gpu.h"
 
 namespace hog {
@@ -28,41 +29,90 @@ struct Soft {
     double beta, least, most, width;    // the eigenvalues' bounds; the width of a ramp
 };
 
-/// psi'(z)
-HOG_FN Real slope(Real z, Real low, Real high, Real width) {
+/// The slope of the ramp r in psi(z) = low z^2 / 2 + (high - low) r(z), and that of psi.
+HOG_FN Real ramp(Real z, Real width) {
     const Real x = z + (Real)0.5 * width, beyond = x - width;
     const Real u = x < 0 ? (Real)0 : x < width ? x : width;
-    return low * z + (high - low) * ((Real)0.5 / width * u * u + (beyond > 0 ? beyond : (Real)0));
+    return (Real)0.5 / width * u * u + (beyond > 0 ? beyond : (Real)0);
+}
+HOG_FN Real slope(Real z, Real low, Real high, Real width) { return low * z + (high - low) * ramp(z, width); }
+HOG_FN Real curvature(Real z, Real low, Real high, Real width) {
+    const Real x = z / width + (Real)0.5;
+    return low + (high - low) * (x < 0 ? (Real)0 : x < 1 ? x : (Real)1);
 }
 
-/// The sum over the edges into node i, or out of it, of what its channel c of the coupling gets from them.
-template <bool INTO>
-HOG_FN Real gathered(const Soft& p, const Real* sent, long long r, long long i, int c) {
+/// visit(edge, scale, weight, along, z) for channel c of the coupling on the edges into node i, or out of it. The
+/// scale is that of the node, and z its arguments from one or two sets of rows, without biases.
+template <bool INTO, int SETS, class Visit>
+HOG_FN void each_edge(const Soft& p, const Real* const (&sent)[SETS], long long r, long long i, int c,
+                      const Visit& visit) {
     const long long *first = INTO ? p.in : p.out, *edge = INTO ? p.in_edge : p.out_edge;
     const long long *other = INTO ? p.sender : p.receiver, m = 2 * p.w + p.o, last = first[i + 1];
     const long long set = r * p.stride + c / (p.w / p.heads) * p.edges;
-    const Real* rows = sent + r * p.nodes * m + c;
+    const long long rows = r * p.nodes * m + c, near = INTO ? 0 : p.w, far = INTO ? p.w : 0;
     const Real *own_scale = INTO ? p.here : p.there, *other_scale = INTO ? p.there : p.here;
-    const Real own = rows[i * m + (INTO ? 0 : p.w)], width = (Real)p.width;
-    const Real low = p.low[r * p.w + c], high = p.high[r * p.w + c];
-    Real sum = 0;
+    Real own[SETS], heard[SETS][AHEAD], along[AHEAD], mine[AHEAD], theirs[AHEAD], weight[AHEAD];
+#pragma unroll
+    for (int s = 0; s < SETS; ++s) own[s] = sent[s][rows + i * m + near];
     for (long long q = first[i]; q < last; q += AHEAD) {
-        Real heard[AHEAD], along[AHEAD], mine[AHEAD], theirs[AHEAD], weight[AHEAD];
 #pragma unroll
         for (int u = 0; u < AHEAD; ++u) {  // all reads before the first is used
             const long long at = q + u < last ? q + u : last - 1, e = edge[at];
-            heard[u] = rows[other[at] * m + (INTO ? p.w : 0)];
+#pragma unroll
+            for (int s = 0; s < SETS; ++s) heard[s][u] = sent[s][rows + other[at] * m + far];
             along[u] = p.along[(r * p.edges + e) * p.w + c];
             mine[u] = own_scale[set + e], theirs[u] = other_scale[set + e], weight[u] = p.weight[set + e];
         }
 #pragma unroll
         for (int u = 0; u < AHEAD; ++u) {
-            const Real z = mine[u] * own + theirs[u] * heard[u];
-            const Real found = p.anchor ? weight[u] * slope(z + along[u], low, high, width) : along[u] * z;
-            if (q + u < last) sum += mine[u] * found;
+            Real z[SETS];
+#pragma unroll
+            for (int s = 0; s < SETS; ++s) z[s] = mine[u] * own[s] + theirs[u] * heard[s][u];
+            if (q + u < last) visit(edge[q + u], mine[u], weight[u], along[u], z);
         }
     }
+}
+
+/// The sum over the edges into node i, or out of it, of what its channel c of the coupling gets from them.
+template <bool INTO>
+HOG_FN Real gathered(const Soft& p, const Real* sent, long long r, long long i, int c) {
+    const Real low = p.low[r * p.w + c], high = p.high[r * p.w + c], width = (Real)p.width;
+    const Real* const sets[1] = {sent};
+    Real sum = 0;
+    each_edge<INTO>(p, sets, r, i, c, [&](long long, Real scale, Real weight, Real along, const Real* z) {
+        sum += scale * (p.anchor ? weight * slope(z[0] + along, low, high, width) : along * z[0]);
+    });
     return sum;
+}
+
+/// Where the gradients of <l, gradient at h> go, as SoftCotangents in soft.h; `straightest` and
+/// `steepest` [R, N, w + o] of every node.
+struct Cotangents {
+    Real *bias, *bent, *straight, *straightest, *steepest;
+};
+
+/// What node i contributes in channel c by the edges into it, or out of it.
+template <bool INTO>
+HOG_FN void differentiate(const Soft& p, const Real* lifted, const Cotangents& to, long long r, long long i, int c) {
+    const Real low = p.low[r * p.w + c], high = p.high[r * p.w + c], width = (Real)p.width;
+    const long long m = 2 * p.w + p.o, node = r * p.nodes + i;
+    const Real* const sets[2] = {p.sent, lifted};
+    Real bent = 0, straight = 0, flat = 0, steep = 0;
+    each_edge<INTO>(p, sets, r, i, c, [&](long long e, Real scale, Real weight, Real along, const Real* args) {
+        const Real z = args[0] + along, d = weight * args[1], up = ramp(z, width);
+        const Real bend = curvature(z, low, high, width) * d;
+        bent += scale * bend;
+        straight += scale * weight * slope(z, low, high, width);
+        flat += d * (z - up);
+        steep += d * up;
+        if (INTO) to.bias[(r * p.edges + e) * p.w + c] = bend;
+    });
+    to.bent[node * m + c + (INTO ? 0 : p.w)] = bent;
+    to.straight[node * m + c + (INTO ? 0 : p.w)] = straight;
+    if (INTO) {
+        to.straightest[node * (p.w + p.o) + c] = flat;
+        to.steepest[node * (p.w + p.o) + c] = steep;
+    }
 }
 
 struct alignas(ROWS * sizeof(Real)) Some {
@@ -164,6 +214,29 @@ hog_soft(const __grid_constant__ Soft p) {
                 if (row < n) next[(r * p.nodes + first + row) * m + c] = found;
             });
             __syncthreads();
+        }
+    }
+}
+
+/// The gradients, where scales and weights of edges are constants. `sent` and `lifted` [R, N, m] are the rows of h
+/// and l, and `along` and `inside` are biases.
+extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
+hog_soft_cotangents(const __grid_constant__ Soft p, const Real* lifted, Cotangents to) {
+    const long long m = 2 * p.w + p.o, all = p.replicas * p.nodes * m;
+    for (long long a = blockIdx.x * (long long)blockDim.x + threadIdx.x; a < all; a += gridDim.x * (long long)blockDim.x) {
+        const long long node = a / m, r = node / p.nodes, i = node % p.nodes;
+        const int c = (int)(a % m), own = c - 2 * (int)p.w;
+        if (c < p.w) {
+            differentiate<true>(p, lifted, to, r, i, c);
+        } else if (own < 0) {
+            differentiate<false>(p, lifted, to, r, i, c - (int)p.w);
+        } else {
+            const Real low = p.inner_low[r * p.o + own], high = p.inner_high[r * p.o + own], width = (Real)p.width;
+            const Real z = p.sent[a] + p.inside[node * p.o + own], up = ramp(z, width);
+            to.bent[a] = curvature(z, low, high, width) * lifted[a];
+            to.straight[a] = slope(z, low, high, width);
+            to.straightest[node * (p.w + p.o) + p.w + own] = lifted[a] * (z - up);
+            to.steepest[node * (p.w + p.o) + p.w + own] = lifted[a] * up;
         }
     }
 }
