@@ -155,7 +155,10 @@ def test_a_replica(tmp_path):
         (lambda: EnergyGNN(3, out_channels=1, num_layers=2), "Stack"),
         (lambda: EnergyGNN(3, out_channels=1, pool="mean"), "predicts for whole graphs"),
         (lambda: IGNN(3, out_channels=1, normalize=False), "eigenvalue of the whole graph"),
-        (lambda: MaxGNN(3, out_channels=1), "MaxConv cannot run without torch"),
+        (
+            lambda: MaxGNN(3, out_channels=1),
+            "MaxConv cannot run without torch; expected a SoftEnergyConv",
+        ),
         (lambda: GAT(3, out_channels=1), "plain GCN"),
         (lambda: LayeredGNN([GATConv(4, 4)], 3, out_channels=1), "plain GCN"),
         (lambda: GCN(3, out_channels=1, norm=torch.nn.LayerNorm(10)), "plain GCN"),

@@ -336,6 +336,16 @@ def test_parameters_are_made_by_statistics_and_by_loading():
         assert torch.equal(copied(data.x, data.edge_index), out)
 
 
+def test_parameters_that_are_made_in_inference_mode_can_be_trained():
+    model, data = lazy(), graph(edges=False)
+    with torch.inference_mode():
+        said = model(data.x, data.edge_index)
+    out = model(data.x, data.edge_index)
+    out.sum().backward()
+    assert torch.equal(out, said)
+    assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
+
+
 def test_what_needs_parameters_says_so():
     model = lazy()
     model.reset_parameters()

@@ -13,7 +13,7 @@ from torch_geometric.nn import GCNConv
 
 import hogwild
 from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, Inputs, LayeredGNN, MaxGNN, Readout
-from hogwild.errors import ConfigError, FeatureError, GraphError, InputError
+from hogwild.errors import ConfigError, DTypeError, FeatureError, GraphError, InputError
 from hogwild.models import GSDConv, IGNNConv, ImplicitConv, Kind, MaxConv, ScarselliConv, Stack
 from hogwild.solvers import Picard
 
@@ -150,6 +150,16 @@ def test_advice_on_edges_is_true_of_the_model(model, given, error, does, never):
     with pytest.raises(error, match=does) as found:
         model(3, out_channels=1)(X, EDGES, **given)
     assert never not in str(found.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_features_that_are_no_floats(dtype):
+    """Also where they are looked at first, in training."""
+    ones = torch.ones(4, 3, dtype=dtype)
+    with pytest.raises(DTypeError, match=f"x has dtype {dtype}; expected floating-point features"):
+        EnergyGNN(3, out_channels=1)(ones, EDGES)
+    with pytest.raises(DTypeError, match=f"edge_attr has dtype {dtype}; expected floating-point"):
+        EnergyGNN(3, out_channels=1, edge_dim=3)(X, EDGES, ones[:1].expand(EDGES.size(1), 3))
 
 
 def test_hetero_data():

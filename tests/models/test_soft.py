@@ -157,6 +157,19 @@ def test_dropout_in_training_only():
     assert torch.equal(model(x, cycle(6)), plain(x, cycle(6)))
 
 
+def test_the_parameters_follow_from_the_seed():
+    """The draws have one order, whatever the order of a set is in this process."""
+    conv = SoftEnergyConv(3, hidden_channels=4, heads=2, local_channels=3)
+    torch.manual_seed(0)
+    conv._draw()
+    torch.manual_seed(0)
+    starts = {name: part.start for name, part in conv.coupling.items()}
+    torch.nn.init.orthogonal_(torch.empty(4, 4))
+    for name in ("inner_bias", "score"):
+        size = starts[name].shape
+        assert torch.equal(starts[name], torch.empty(size).normal_(0.0, 1.0 / size[-1] ** 0.5))
+
+
 def test_reset_parameters_draws_all_and_forgets_running_means():
     options = {"out_channels": 1, "norm": "batch", "pool": "attention", "num_layers": 2}
     model, other = (SoftEnergyGNN(3, **options) for _ in range(2))

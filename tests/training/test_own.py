@@ -233,6 +233,12 @@ def test_masks_that_are_missing_or_wrong():
             OwnTask(data)
 
 
+@pytest.mark.parametrize("option", ["loss", "metric"])
+def test_a_name_where_a_function_is_expected(option):
+    with pytest.raises(ConfigError, match=f"{option}='mae'; expected a function of"):
+        train(classes(12), model="gcn", **{option: "mae"})
+
+
 def test_a_metric_where_higher_is_better():
     def accuracy(out, y):
         return (out.argmax(-1) == y).double().mean()

@@ -127,8 +127,9 @@ def tolerances(model: ConvGNN, data: Any, replica: int | None = None) -> dict[st
 def facts(conv: Conv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration of a convolution, and tensors that are not in its ``state_dict``."""
     raise AsynchronyError(
-        f"a {type(conv).__name__} cannot run without torch; expected an EnergyConv, GSDConv, "
-        f"IGNNConv or EIGNNConv (a model of one layer, num_layers=1), or the layers of a GCN"
+        f"a {type(conv).__name__} cannot run without torch; expected a SoftEnergyConv, EnergyConv, "
+        f"GSDConv, IGNNConv or EIGNNConv (a model of one layer, num_layers=1), or the layers of a "
+        f"GCN"
     )
 
 

@@ -86,6 +86,7 @@ class Features(nn.Module):
         """Width p of the node features; −1: it is not known yet."""
         return -1 if self.nodes is None else self.nodes.channels
 
+    @torch.inference_mode(False)  # or the parameters could never be trained
     def begin(self, in_channels: int) -> None:
         """Make what depends on the width of the features, if it was not known."""
         if self.nodes is None:

@@ -258,9 +258,9 @@ class SoftEnergyConv(ImplicitConv):
         starts["sender"] = -starts["receiver"]
         starts["slopes"][..., : 2 * pairs, :] = torch.tensor([-APART, APART])
         starts["edge_bias"].normal_(0.0, EDGES / math.sqrt(self.edge_dim or 1))
-        for name in {"inner_bias", "score"} & starts.keys():
-            starts[name].normal_(0.0, 1.0 / math.sqrt(starts[name].size(-1)))
         for name, start in starts.items():
+            if name in ("inner_bias", "score"):
+                start.normal_(0.0, 1.0 / math.sqrt(start.size(-1)))
             parts[name].restart(start)
 
     def default_solver(self) -> Solver:

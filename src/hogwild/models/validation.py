@@ -29,7 +29,9 @@ LARGE = 50.0
 def large_features(**features: Tensor | None) -> str:
     """A sentence that names features so large that a solve may fail because of them; or ``""``."""
     sizes = {
-        k: float(v.detach().abs().max()) for k, v in features.items() if v is not None and v.numel()
+        name: float(v.detach().abs().max())
+        for name, v in features.items()
+        if v is not None and v.numel() and v.is_floating_point()
     }
     found = [f"{name} has entries up to {size:.4g}" for name, size in sizes.items() if size > LARGE]
     if not found:

@@ -110,6 +110,12 @@ class OwnTask(Task):
             else:
                 out_channels = first.y.size(-1) if first.y.dim() == 2 else 1
         self.out_channels = require_positive("out_channels", out_channels)
+        for what, function in (("loss", loss), ("metric", metric)):
+            if function is not None and not callable(function):
+                raise ConfigError(
+                    f"{what}={function!r}; expected a function of (predictions, targets), such as "
+                    f"torch.nn.functional.l1_loss"
+                )
         minimised = loss or (F.cross_entropy if classes else F.mse_loss)
         self.minimised = Metric("loss", _measure(minimised), constant=CONSTANTS.get(minimised))
         self.reported = ACCURACY if classes else self.minimised
