@@ -13,7 +13,7 @@ from hogwild.executors.simulated import Simulation
 
 PATIENCE, MARGIN = 500, 0.01
 """Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
-the answer fell by the share ``MARGIN`` (``benchmarks/stall.py``)."""
+the answer fell by the share ``MARGIN``."""
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
 SHARE = 50

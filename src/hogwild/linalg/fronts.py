@@ -10,8 +10,8 @@ with separators of s nodes costs O(n s² k³): linear for chains and molecules. 
 is a single front, and the method is then dense Cholesky.
 
 The plan (:class:`Plan`) depends on the connectivity alone, and the graph owns it.
-``benchmarks/fronts.py`` measures ``CALL_WORK``, and ``benchmarks/training_step.py`` the other
-constants.
+``CALL_WORK`` was measured on batches of the library's tasks (docs/decisions.md), and
+``benchmarks/training_step.py`` measures the other constants.
 """
 
 from __future__ import annotations
