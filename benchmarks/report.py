@@ -176,7 +176,6 @@ PARTS: dict[str, Callable[[str], str]] = {
     "asynchrony": written("asynchrony"),
     "memory": written("memory"),
     "ticks": written("ticks"),
-    "ticks_float32": written("ticks_float32"),
     "ticks_one": written("ticks_one"),
     "epochs": epochs,
     "explicit": written("explicit"),
