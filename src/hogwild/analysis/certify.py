@@ -104,7 +104,7 @@ def certify(
     proved = certified(found, Inputs.of(data), Settings(stagger, delay, **options), drift)
     if run is None:
         return proved
-    work = f"{run.workers} parts, work between two exchanges: {run.work} ({run.reason})"
+    work = f"{run.workers} parts, work between two exchanges: {run.work}"
     return replace(proved, parts=(work, f"parts: {run.guarantee}"))
 
 

@@ -27,9 +27,6 @@ class ClusterRun:
         converged: Whether all parts are settled within the tolerance.
         workers: Number of parts.
         work: What the parts did between two exchanges: ``"solve"`` or the name of a rule.
-        reason: Why that work, in words.
-        trial: With ``work="auto"``, for each kind of work that was tried: seconds until all parts
-            settle, as measured or predicted (:class:`hogwild.cluster.choice.Choice`).
         updates: Updates of each part with that work.
         bytes: Bytes that each part sent.
         seconds: Seconds from the first update to the end, without the start of Ray.
@@ -47,8 +44,6 @@ class ClusterRun:
     converged: bool
     workers: int
     work: str
-    reason: str
-    trial: dict[str, float]
     updates: list[int]
     bytes: list[int]
     seconds: float
@@ -65,7 +60,7 @@ class ClusterRun:
         many = "worker" if self.workers == 1 else "workers"
         lines = [
             f"{head} with {self.workers} {many} in {self.seconds:.2f} s{mended}: {self.error_bar}",
-            f"work between exchanges: {self.work} ({self.reason})",
+            f"work between exchanges: {self.work}",
             f"{sum(self.updates)} updates ({min(self.updates)} to {max(self.updates)} a part), "
             f"{sum(self.bytes) / 1e6:.3g} MB sent",
         ]
@@ -77,8 +72,7 @@ class ClusterRun:
     @property
     def data(self) -> dict[str, Any]:
         """The numbers, for programs."""
-        names = ("converged", "workers", "work", "reason", "trial", "updates", "bytes",
-                 "seconds", "restarts")  # fmt: skip
+        names = ("converged", "workers", "work", "updates", "bytes", "seconds", "restarts")
         return {
             **{name: getattr(self, name) for name in names},
             "residual": self.error_bar.residual,
