@@ -5,9 +5,9 @@ without gradients: an energy GNN with edge-wise messages (k = 2), GSDGNN and IGN
 parameters, float64, default solvers. ``one-worker`` is the same energy GNN by
 ``hogwild.cluster.infer`` with one worker, to a relative error of 10⁻⁶; its seconds are those of the
 whole call, with the files of the graph that it writes. The peak is that of the whole process
-(``ru_maxrss``); the prediction is that of :mod:`hogwild.cluster.memory`. The error is the relative distance to a solve
-that continues with a tolerance a thousand times as tight. The report has the exponent of a
-least-squares fit of log time against log edges (1 is linear).
+(``ru_maxrss``); the prediction is that of :mod:`hogwild.cluster.memory`. The error is the relative
+distance to a solve that continues with a tolerance a thousand times as tight. The report has the
+exponent of a least-squares fit of log time against log edges (1 is linear).
 
 Graphs: random geometric of mean degree 6 (default), lattices, preferential attachment, and with
 ``--roads`` the road network in ``$HOGWILD_DATA/roadnet/world_highways.npz``.
