@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from asynchrony import STEP
 from tasks import rgg
 from training_step import THREADS, limit_threads, publish
 
@@ -39,6 +38,7 @@ from hogwild.rules import gradient_rule, message_rule
 from hogwild_node.rules.base import Rule
 from hogwild_node.tree import EDGES, NODES, arrays
 
+STEP = 0.02
 WARM = 5
 """Ticks before the clock starts: after S ticks every node has updated."""
 

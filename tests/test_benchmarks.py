@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SHORT = {
-    "asynchrony.py": "--sizes 50x2 --seconds 0.2",
     "baselines.py": "--epochs 3 --runs 1 --ticks 100 --tasks chains",
     "c_agent.py": "--updates 100",
     "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
@@ -18,16 +17,12 @@ SHORT = {
     "deadlines_page.py": "--check",
     "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
     "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
-    "explicit.py": "--rounds 2 --nodes 100",
-    "gsd.py": "--nodes 100 --channels 2 --repetitions 2 --backward",
-    "ignn.py": "--cells chains:5 --epochs 5 --samples 1",
     "large.py": "--nodes 1000 --models gsd --threads 1",
     "memory.py": "--cells chains:1 --steps 1",
     "motion.py": "--models gsd,gcn --nodes 8 --degree 3 --changes 2 --updates 20",
     "rivals.py": "--check",
     "rules.py": "--lengths 5 --epochs 20 --seeds 1 --runs 1 --ticks 200",
     "rules.py, cycles": "--cycles --runs 1 --ticks 60",
-    "scaling.py": "--nodes 100 --epochs 2",
     "steps.py": "--tasks mutag --schedules 1 --graphs 2 --ticks 20",
     "swarm_rules.py": "--memory --balls --nodes 9 --runs 1 --epochs 20",
     "ticks.py": "--cells 50x2x1 --seconds 0.2",
