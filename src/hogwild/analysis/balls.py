@@ -76,7 +76,7 @@ def certify_balls(
         updates = updates_needed(math.log(max(rate, 1e-6)), period, stagger)
     if not everywhere:
         if period is not None and updates is not None:
-            found.local = Local("dominance", None, None, rate, period, updates)
+            found.local = Local("dominance", rate, period, updates)
         reason = (
             f"from near the answer (how near is not computed) balls of radius {rule.radius} are "
             f"proved to converge, since the Hessian there is scaled diagonally dominant; from far "

@@ -21,9 +21,6 @@ converge, and nothing is proved about them. Where nodes compute both sides of th
 (:class:`~hogwild_node.local.BothSides`), only the couplings between nodes count, and they are D
 ticks old: steps are larger, and the rate follows from the condition number.
 
-*The same near the answer*: the true Hessian there, and a bound on its change, give a rate in a ball
-(:mod:`hogwild.analysis.local`).
-
 *Optimisation-based models under messages* converge on every graph if their energies are
 :attr:`~hogwild_node.local.LocalEnergy.dominated` (``GSDGNN``). Others converge from near the answer
 if their echo is below one (:mod:`hogwild.analysis.echoes`), and are observed to converge from far
@@ -216,7 +213,6 @@ def _stack(
             since=0,
             updates=None,
             local=None,
-            faster=None,
         )
         for problem, h in zip(stack.settled(fields), solved, strict=True)
     )

@@ -25,14 +25,12 @@ class Descent:
     age: int  # D'
     stagger: int  # S
     graph: Graph
-    curved: Tensor | None = None  # a bound on μ that is better than β / max r, [R, G]
     apart: Tensor | None = None  # q, [R, k, N]; None: neighbours send gradients
 
     @property
     def mu(self) -> Tensor:
         """Strong convexity in the norm of the rows, [R, G]."""
-        least = self.beta / self.graph.norm(self.rows)
-        return least if self.curved is None else torch.maximum(least, self.curved)
+        return self.beta / self.graph.norm(self.rows)
 
     @property
     def share(self) -> Tensor:
