@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hogwild.cluster.connection import ray
+from hogwild.cluster.actors import ray
 from hogwild.cluster.host import Host, Plan
 from hogwild.cluster.worker import Mail, Status
 

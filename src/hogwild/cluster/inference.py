@@ -11,12 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.cluster.bound import error_bar
-from hogwild.cluster.engine import Engine, Watch
+from hogwild.cluster.engine import Disorder, Engine, Watch
 from hogwild.cluster.host import KINDS
-from hogwild.cluster.local import Disorder
-from hogwild.cluster.result import GUARANTEES, ClusterRun
+from hogwild.cluster.result import GUARANTEES, ClusterRun, Trace
 from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
-from hogwild.cluster.trace import Trace
 from hogwild.cluster.worker import Status
 from hogwild.cluster.writer import OVERLAP
 from hogwild.errors import ConfigError, DataError, is_number
