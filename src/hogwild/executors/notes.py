@@ -18,17 +18,15 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hogwild.asynchrony.schedule import Tick
 from hogwild.asynchrony.trace import Trace, fingerprint
+from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
-
-if TYPE_CHECKING:
-    from hogwild.executors.swarm import Swarm
 
 PERIOD = 1.0
 """Seconds between two lines where the table cannot be drawn over."""

@@ -26,7 +26,7 @@ from torch_geometric.utils import subgraph
 
 from hogwild.errors import AsynchronyError, ConfigError, require_integer
 from hogwild.executors.notes import Live, Notes, trace_of
-from hogwild.executors.swarm import Swarm
+from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
 from hogwild.models.mode import evaluating
 from hogwild_node.model import load

@@ -2,8 +2,7 @@
 
 :func:`run` exports a model, starts one ``hogwild-agent`` for each node of a graph on loopback,
 kills, freezes and revives some of them, and compares their answers with the synchronous one. Agents
-know nothing of each other but what they hear; only this observer sees them all. :class:`Swarm` says
-what they did.
+know nothing of each other but what they hear; only this observer sees them all.
 """
 
 from __future__ import annotations
@@ -11,11 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,6 +21,7 @@ from torch_geometric.data import Data
 from hogwild.errors import ConfigError, InputError
 from hogwild.executors.notes import Notes
 from hogwild.executors.observer import STATUS, Faults, Observer, free_ports, hops
+from hogwild.executors.swarmed import Swarm
 from hogwild.graph.inputs import Inputs
 from hogwild.keys import make_keys
 from hogwild.models.check import check_model
@@ -33,12 +30,6 @@ from hogwild.models.mode import evaluating
 from hogwild.problems.base import Problem
 from hogwild.rules import choose
 from hogwild.rules.balls import usual_radius
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from hogwild.asynchrony.trace import Trace
-
 
 UPDATES = 60.0
 """Updates a second that are asked of one core. The number is a cautious guess: ``Swarm.rate`` and
@@ -153,127 +144,3 @@ def run(
 
 
 __all__ = ["Faults", "Swarm", "free_ports", "run"]
-
-
-@dataclass
-class Swarm:
-    """What a swarm did.
-
-    Attributes:
-        times: Seconds since the first update, [T].
-        error: Largest distance from the synchronous answer of the graph at that time, relative to
-            its largest entry, [T].
-        settled: Share of the living agents that said they were settled, [T].
-        work: Mean number of updates of an agent, [T].
-        sent: Mean number of bytes that an agent sent, [T].
-        still: Seconds since an agent was last unsettled itself, as the observer sees all agents,
-            [T]. Agents themselves only know their calm.
-        deviation: The last error.
-        updates: Mean number of updates of an agent. A settled agent makes none.
-        turns: Mean number of turns of an agent.
-        packets: Mean number of packets that an agent sent.
-        bytes: Mean number of bytes in them.
-        seconds: How long the swarm ran.
-        alive: The agents that lived at the end.
-        events: What was done to the swarm: (time, what).
-        memory: Mean proportional memory of an agent in MB; ``None``: unknown.
-        false_alarms: Samples in which an agent said that it was settled and the bound that it gave
-            was below the true error.
-        missed: Samples in which an agent had dropped a neighbour that lived and could be heard: it
-            was starved of processor time for longer than the lease. Bounds are not judged then.
-        rate: Turns a second that agents were asked for.
-        trace: The schedule, which :func:`hogwild.simulate` replays; ``None`` if agents were killed
-            or links were cut, because the simulator's graph does not change.
-    """
-
-    times: list[float] = field(default_factory=list)
-    error: list[float] = field(default_factory=list)
-    settled: list[float] = field(default_factory=list)
-    work: list[float] = field(default_factory=list)
-    sent: list[float] = field(default_factory=list)
-    still: list[float] = field(default_factory=list)
-    deviation: float = 1.0
-    updates: float = 0.0
-    turns: float = 0.0
-    packets: float = 0.0
-    bytes: float = 0.0
-    seconds: float = 0.0
-    alive: list[int] = field(default_factory=list)
-    events: list[tuple[float, str]] = field(default_factory=list)
-    memory: float | None = None
-    false_alarms: int = 0
-    missed: int = 0
-    rate: float = 0.0
-    trace: Trace | None = None
-
-    def reached(self, tolerance: float) -> float | None:
-        """When the error was within a tolerance for good, in seconds; ``None``: never."""
-        return _for_good(self.times, [e <= tolerance for e in self.error])
-
-    def updates_to(self, tolerance: float) -> float | None:
-        """Mean updates of an agent until the error was within a tolerance for good."""
-        return _for_good(self.work, [e <= tolerance for e in self.error])
-
-    def bytes_to(self, tolerance: float) -> float | None:
-        """Mean bytes that an agent sent until the error was within a tolerance for good."""
-        return _for_good(self.sent, [e <= tolerance for e in self.error])
-
-    @property
-    def settled_at(self) -> float | None:
-        """When all agents had said for good that they were settled, in seconds; ``None``: never."""
-        return _for_good(self.times, [share >= 1.0 for share in self.settled])
-
-    @property
-    def still_at(self) -> float | None:
-        """When the last agent that was unsettled settled, in seconds; ``None``: unknown."""
-        return self.times[-1] - self.still[-1] if self.still else None
-
-    def plot(self, path: str | Path | None = None) -> Figure:
-        """The error over time, with what was done to the swarm."""
-        from hogwild.plots.style import BLUE, INK, figure
-
-        with figure(5.5, 2.8, path) as drawn:
-            ax = drawn.subplots()
-            ax.semilogy(self.times, np.maximum(self.error, 1e-16), color=BLUE)
-            before, row = -np.inf, 0
-            for when, what in self.events:
-                # A label that would touch the one before it goes one row higher.
-                row = 1 - row if when - before < 0.15 * self.times[-1] else 0
-                ax.axvline(when, color=INK, linewidth=0.8, linestyle=":")
-                ax.text(
-                    when, 1.0 + 0.08 * row, what, transform=ax.get_xaxis_transform(),
-                    ha="center", va="bottom",
-                )  # fmt: skip
-                before = when
-            ax.set_xlabel("seconds since the first update")
-            ax.set_ylabel("largest relative error")
-            ax.set_title(f"{len(self.alive)} agents alive at the end, one process each", pad=26)
-        return drawn
-
-    def __str__(self) -> str:
-        within = {f"{t:.0e}": self.reached(t) for t in (1e-2, 1e-3, 1e-6)}
-        told = ", ".join(f"{t} after {s:.1f} s" for t, s in within.items() if s is not None)
-        memory = "" if self.memory is None else f", {self.memory:.0f} MB of memory each"
-        done = self.turns / max(self.seconds, 1e-9)
-        slow = ""
-        if done < 0.5 * self.rate or self.missed:
-            slow = (
-                f"\nthe agents took {done:.1f} turns a second of {self.rate:.1f} asked for, and "
-                f"had dropped\nliving neighbours in {self.missed} of {len(self.times)} samples: "
-                f"this machine is too slow for so many agents;\nask for fewer turns (rate) or "
-                f"allow longer silence (lease)"
-            )
-        return (
-            f"{len(self.alive)} agents alive after {self.seconds:.1f} s; error "
-            f"{self.deviation:.1e} ({told or 'not within 1e-2'})\n"
-            f"price of an agent: {self.updates:.0f} updates, {self.packets:.0f} packets, "
-            f"{self.bytes / 1000:.1f} kB{memory}\n"
-            f"settled at the end: {100 * (self.settled[-1] if self.settled else 0):.0f} %; said so "
-            f"with a wrong bound: {self.false_alarms} times{slow}"
-        )
-
-
-def _for_good(values: Sequence[float], holds: Sequence[bool]) -> float | None:
-    """The value of the first sample from which on a condition holds; ``None``: there is none."""
-    first = max((i + 1 for i, fine in enumerate(holds) if not fine), default=0)
-    return values[first] if first < len(values) else None

@@ -25,9 +25,8 @@ from hogwild.kernels.driver import (
     most_shared,
     multiprocessors,
 )
-from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel
+from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel, plan_of
 from hogwild.kernels.native import Library, address
-from hogwild.kernels.plan import plan_of
 from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
 
