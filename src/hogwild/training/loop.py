@@ -32,10 +32,9 @@ from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, in_time, state
 from hogwild.training.deadline import Deadline
-from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
-from hogwild.training.optimiser import AdamW, Rows, clip
+from hogwild.training.optimiser import AdamW, Rows, clip, diagnose, failed_adjoints
 from hogwild.training.predict import inputs_of, predict_levels
 from hogwild.training.recorded import Recorder
 from hogwild.training.registry import device_of, set_on_failure
