@@ -1,8 +1,9 @@
 """The computations of one node of a network, with NumPy only: no torch, no PyG.
 
 A node has a model (:mod:`~hogwild_node.energy`, :mod:`~hogwild_node.contraction`,
-:mod:`~hogwild_node.layers`), a rule (:mod:`~hogwild_node.rules`) and its edges (:class:`~hogwild_node.star.Star`). ``hogwild`` runs the same code on whole graphs in
-torch, because the code uses the array API (:mod:`~hogwild_node.ops`).
+:mod:`~hogwild_node.layers`), a rule (:mod:`~hogwild_node.rules`) and its edges
+(:class:`~hogwild_node.star.Star`). ``hogwild`` runs the same code on whole graphs in torch, because
+the code uses the array API (:mod:`~hogwild_node.ops`).
 """
 
 from hogwild_node.contraction import Contraction
