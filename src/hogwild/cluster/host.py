@@ -19,8 +19,7 @@ from torch import Tensor
 
 from hogwild.cluster.adjoint import adjoint_of
 from hogwild.cluster.bound import Measure
-from hogwild.cluster.part import tensor
-from hogwild.cluster.store import Store
+from hogwild.cluster.store import Store, tensor
 from hogwild.cluster.work import Links, Nothing, Solve, Steps, Work
 from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError

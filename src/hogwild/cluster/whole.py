@@ -144,7 +144,7 @@ class Whole:
 
     def inputs(self) -> Inputs:
         """The graph as a model reads it."""
-        from hogwild.cluster.part import tensor
+        from hogwild.cluster.store import tensor
 
         return Inputs(
             tensor(self.x),

@@ -49,8 +49,7 @@ from hogwild.kernels.posing import Tensors
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned
-from hogwild.rules.surroundings import Surroundings, surroundings, widest_reach
-from hogwild.rules.tables import Tables
+from hogwild.rules.tables import Surroundings, Tables, surroundings, widest_reach
 from hogwild.solvers.anderson import Picard
 from hogwild.solvers.loop import Solver, solve
 from hogwild.solvers.newton import Newton
