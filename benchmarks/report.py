@@ -146,8 +146,8 @@ def summary(folder: str) -> str:
 
 
 def epochs(folder: str) -> str:
-    """Epochs in a plain PyG loop, from all files of benchmarks/epochs.py."""
-    paths = sorted((HERE / "results" / folder).glob("epochs*.json"))
+    """Epochs of energy GNNs in a plain PyG loop, a file of benchmarks/epochs.py for every set."""
+    paths = sorted((HERE / "results" / folder).glob("epochs-[A-Z]*.json"))
     if not paths:
         return "Not run.\n"
     runs = [json.loads(path.read_text()) for path in paths]
@@ -176,6 +176,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ticks": written("ticks"),
     "ticks_one": written("ticks_one"),
     "epochs": epochs,
+    "epochs_soft": written("epochs-soft"),
     "baselines": written("baselines"),
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
