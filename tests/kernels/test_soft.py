@@ -118,6 +118,7 @@ def test_adjoints_of_tiny_gradients():
     torch.testing.assert_close(found.value * 1e24, expected * 1e24, rtol=1e-4, atol=1e-4)
 
 
+LAUNCH = soft_cuda._launch
 LAUNCHER = """
 extern "C" void run_soft(int blocks, double* shared, int room, Soft* p) {
     emulate_grid(0, 0, blocks, HOG_THREADS, shared, room, [=] { hog_soft(*p); });
@@ -220,6 +221,20 @@ def test_a_wrong_kernel_is_never_called_converged(wrong, monkeypatch):
     norm, right, size = (graph.dot(v, v).sqrt() for v in (left.mT, h, x.mT))
     rounding = soft.ROUNDING * torch.finfo(h.dtype).eps * problem.lipschitz()
     assert bool((norm > 1e-5 * right + rounding * size).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_gradients_are_trusted_where_they_agree(device, dtype, monkeypatch):
+    """Before its first use the kernel of gradients is compared with torch."""
+    if soft_cuda._launch is LAUNCH and device == "cpu":
+        pytest.skip("there is no kernel")
+    where = torch.empty(0, device=device).device
+    assert soft_cuda.deviation(dtype, where) < (1e-12 if dtype == torch.float64 else 1e-5)
+    monkeypatch.setattr(soft_cuda, "_launch", lambda *given: None)
+    soft_cuda.trusted.cache_clear()
+    with pytest.warns(UserWarning, match="computed by torch"):
+        assert not soft_cuda.trusted(dtype, where)
+    soft_cuda.trusted.cache_clear()
 
 
 @pytest.mark.cuda

@@ -166,9 +166,10 @@ class SoftRows:
         native = compiled(h)
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
-        if not self.scaled and soft_cuda.fused(self, h, dual):
+        trust = not self.scaled and soft_cuda.fused(self, h, dual)
+        if trust and soft_cuda.trusted(h.dtype, h.device):
             bias, *rest = soft_cuda.cotangents(self, h, dual)
-            return self._fields(h, dual, bias, None, *rest)
+            return self.fields(h, dual, bias, None, *rest)
         low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
         z, inner_z = self._sent(h)
         d, inner_d = self._sent(dual)
@@ -180,7 +181,7 @@ class SoftRows:
         inner_up = psi_slope(inner_z, torch.zeros_like(inner_low), torch.ones_like(inner_high))
         scales = self._scale_cotangents(h, dual, bend, z, d) if self.scaled else None
         heavier = _heads(self.scales[2], d)
-        return self._fields(
+        return self.fields(
             h, dual, bend, scales,
             self._collected(bend, inner_bend), self._collected(pull, inner_pull),
             torch.cat([(heavier * (z - up)).sum(1), (inner_d * (inner_z - inner_up)).sum(1)], 1),
@@ -199,7 +200,7 @@ class SoftRows:
             products.append(bend * at + pull * ahead)
         return [x.unflatten(2, (heads, -1)).sum(3).mT for x in (*products, slope * d)]
 
-    def _fields(
+    def fields(
         self, h: Tensor, dual: Tensor, bias: Tensor, scales: Sequence[Tensor] | None,
         bent: Tensor, straight: Tensor, flat: Tensor, steep: Tensor,
     ) -> Soft:  # fmt: skip
@@ -269,7 +270,7 @@ class SoftRows:
         flat, steep = (apart(x, 1).sum(1) for x in (flat, steep))
         bias = cut(bias, 2, heads, w // heads)
         given = scales if self.scaled else None
-        return self._fields(h, dual, bias, given, bent, straight, flat, steep)
+        return self.fields(h, dual, bias, given, bent, straight, flat, steep)
 
     def _call(self, native: Library, *arguments: Any) -> None:
         """Call the library; ``arguments`` are those behind the problem."""

@@ -10,6 +10,7 @@ itself where :func:`fused` finds a reason.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import warnings
 from functools import cache
@@ -31,7 +32,8 @@ from hogwild.kernels.driver import (
     resident,
 )
 from hogwild.kernels.native import SWITCH, address
-from hogwild_node.soft import WIDTH
+from hogwild.ops import precise
+from hogwild_node.soft import WIDTH, Soft
 
 if TYPE_CHECKING:
     from hogwild.kernels.soft import SoftRows
@@ -164,7 +166,7 @@ def run(
 
 
 def cotangents(rows: SoftRows, h: Tensor, dual: Tensor) -> list[Tensor]:
-    """What :meth:`SoftRows._fields` reads, without gradients in scales and weights of edges; h and
+    """What :meth:`SoftRows.fields` reads, without gradients in scales and weights of edges; h and
     λ are [R, N, k]."""
     (r, n, _), w, o, (*_, m, _) = h.shape, rows.width, rows.own, rows.back.shape
     sent, lifted = ((x @ rows.back.mT).contiguous() for x in (h, dual))
@@ -176,6 +178,54 @@ def cotangents(rows: SoftRows, h: Tensor, dual: Tensor) -> list[Tensor]:
         "hog_soft_cotangents", rows, -(-sent.numel() // THREADS), 0, given, address(lifted), into
     )
     return [bias, bent, straight, flat.sum(1), steep.sum(1)]
+
+
+@cache
+def trusted(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether :func:`cotangents` agrees with torch on one problem on this GPU. No residual would
+    show a mistake in gradients. A warning says that it does not."""
+    found = deviation(dtype, device)
+    if not found < 1e-3:
+        warnings.warn(
+            f"gradients of soft energies are computed by torch: those of the kernel for this GPU "
+            f"differ by {found:.2g} on a problem for tests; please report this GPU and its driver",
+            stacklevel=2,
+        )
+    return found < 1e-3
+
+
+@torch.no_grad()
+def deviation(dtype: torch.dtype, device: torch.device) -> float:
+    """The largest difference between gradients by the kernel and by torch on a random problem, in
+    units of the largest number of a field; infinite where a number is not finite."""
+    from hogwild.kernels.soft import SoftRows
+
+    draw = torch.Generator("cpu").manual_seed(0)
+
+    def some(*shape: int) -> Tensor:
+        found = torch.rand(shape, generator=draw, dtype=torch.float64, device="cpu") - 0.5
+        return found.to(device, dtype)
+
+    n, e, k, w, o = 300, 900, 12, 20, 3
+    graph = Graph.of(torch.randint(n, (2, e), generator=draw, device="cpu").to(device), n)
+    shapes = {
+        "anchor": (k, n), "bias": (w, e), "here": (2, e), "there": (2, e), "weight": (2, e),
+        "receiver": (w, k), "sender": (w, k), "low": (w, 1), "high": (w, 1),
+        "inner": (o, k), "offset": (o, n), "inner_low": (o, 1), "inner_high": (o, 1),
+    }  # fmt: skip
+    fields: dict[str, Any] = {name: some(2, *shape) for name, shape in shapes.items()}
+    with precise(device.type):
+        rows = SoftRows(graph, Soft(**fields, beta=1.0), 2.0, some(2, 1))
+        h, dual = some(2, n, k), some(2, n, k)
+        bias, *rest = cotangents(rows, h, dual)
+        one = rows.fields(h, dual, bias, None, *rest)
+        rows.scaled = True  # torch then computes all gradients
+        other, worst = rows.cotangents(h, dual), 0.0
+    for name in shapes.keys() - {"here", "there", "weight"}:
+        a, b = getattr(one, name), getattr(other, name)
+        found = float((a - b).abs().max() / b.abs().max())
+        worst = max(worst, found if found < math.inf else math.inf)  # NaN is infinite
+    return worst
 
 
 def _posed(rows: SoftRows, steps: int, *arrays: Tensor | None) -> tuple[Arguments, list[Any]]:

@@ -12,7 +12,7 @@
 #ifdef HOG_EMULATED
 #define HOG_SHARED(name) double* const name = emulated_shared
 #else
-#define HOG_SHARED(name) extern __shared__ __align__(16) double name[]
+#define HOG_SHARED(name) extern __shared__ double name[]
 #endif
 #else
 #define HOG_GPU 0
