@@ -36,7 +36,10 @@ def cache_folder() -> Path:
 
 @cache
 def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CudaError(f"there is no CUDA driver: {error}") from error
 
 
 @cache
@@ -160,6 +163,18 @@ def most_shared(device: int) -> int:
 def multiprocessors(device: int) -> int:
     """Multiprocessors of a GPU."""
     return _attribute(16, device)  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+
+
+def resident(function: ctypes.c_void_p, threads: int, shared: int, device: int) -> int:
+    """Blocks of a kernel that share a multiprocessor; 0 where all blocks cannot run at once."""
+    if not _attribute(95, device):  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+        return 0
+    found = ctypes.c_int()
+    with torch.cuda.device(device):
+        code = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(found), function, threads, ctypes.c_size_t(shared)
+        )
+    return 0 if code else found.value
 
 
 @cache
