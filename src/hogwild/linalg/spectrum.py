@@ -45,7 +45,8 @@ def matrices(hessian: Hessian) -> list[csc_matrix]:
     out = []
     for own, other in zip(diagonal, off, strict=True):
         place = np.arange(n)
-        upper = _blocks(rows, cols, other, n, k)
+        some = other.any((1, 2))  # of d neighbours an energy may couple none of the d²/2 pairs
+        upper = _blocks(rows[some], cols[some], other[some], n, k)
         out.append(csc_matrix(_blocks(place, place, own, n, k) + upper + upper.T))
     return out
 
