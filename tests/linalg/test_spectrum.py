@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from helpers import star
 from scipy.sparse import csc_matrix, diags
 
-from hogwild import GSDGNN, EnergyGNN, Inputs
+from hogwild import GSDGNN, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.linalg import spectrum as of
 from hogwild.linalg.spectrum import definite, extremes, matrices, spectrum
 from hogwild.testing.problems import Quadratic, _columns, random_graph
@@ -55,6 +56,14 @@ def test_large_problems_keep_the_bounds_they_have(monkeypatch):
     assert limits.low == float(problem.convexity().min())
     assert limits.high == float(problem.lipschitz().max())
     assert limits.attained <= limits.high
+
+
+def test_pairs_that_are_not_coupled_take_no_place():
+    """A soft energy couples no two neighbours of a hub."""
+    model = SoftEnergyGNN(3, out_channels=1, hidden_channels=2).double()
+    problem = model.problem(Inputs(torch.randn(30, 3, dtype=torch.float64), star(30))).detach()
+    found = matrices(problem.evaluate(problem.start()).hessian())
+    assert found[0].nnz <= 2 * 2 * (30 + 2 * 29)
 
 
 def test_definite():

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from helpers import chain
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCNConv
 
 import hogwild
@@ -160,6 +160,13 @@ def test_features_that_are_no_floats(dtype):
         EnergyGNN(3, out_channels=1)(ones, EDGES)
     with pytest.raises(DTypeError, match=f"edge_attr has dtype {dtype}; expected floating-point"):
         EnergyGNN(3, out_channels=1, edge_dim=3)(X, EDGES, ones[:1].expand(EDGES.size(1), 3))
+
+
+def test_a_class_in_place_of_a_model():
+    data = Data(x=X, edge_index=EDGES)
+    for ask in (hogwild.simulate, hogwild.export):
+        with pytest.raises(ConfigError, match="model is the class EnergyGNN; expected a model"):
+            ask(EnergyGNN, data)
 
 
 def test_hetero_data():

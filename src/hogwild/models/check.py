@@ -16,7 +16,7 @@ def check_model(model: object) -> ConvGNN:
     model = uncompiled(model)
     if not isinstance(model, ConvGNN):
         raise ConfigError(
-            f"model is a {type(model).__name__}; expected a model of hogwild. "
+            f"model is {_kind(model)}; expected a model of hogwild. "
             f"hogwild.LayeredGNN(layers, in_channels, out_channels=...) builds one from PyG's "
             f"layers. hogwild.simulate, robustness and certify take a GNN trained elsewhere as it "
             f"is"
@@ -32,7 +32,11 @@ def runnable(model: object) -> Model:
         return model
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model is a {type(model).__name__}; expected a model of hogwild, or a trained GNN of "
+            f"model is {_kind(model)}; expected a model of hogwild, or a trained GNN of "
             f"PyG's convolutions (hogwild.wrap)"
         )
     return WrappedGNN(model)
+
+
+def _kind(model: object) -> str:
+    return f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
