@@ -88,6 +88,19 @@ def test_adjoints_agree(name, options):
     torch.testing.assert_close(found.value, other, rtol=0, atol=1e-10)
 
 
+@compiled
+@pytest.mark.parametrize("name", GRAPHS)
+def test_adjoints_of_tiny_gradients(name):
+    """Gradients whose squares single precision does not hold, as those of sure predictions."""
+    problem = problem_on(*GRAPHS[name], dtype=torch.float32)
+    h = torch.randn_like(problem.start())
+    hessian, b = problem.evaluate(h).hessian(), torch.randn_like(h)
+    found, tiny = hessian.iterate(b, 1e-5), hessian.iterate(1e-30 * b, 1e-5)
+    assert bool(tiny.converged.all())
+    torch.testing.assert_close(1e30 * tiny.value, found.value, rtol=1e-3, atol=1e-4)
+    assert not hessian.iterate(0.0 * b, 1e-5).value.any()
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "replicas", "wide", "stiff"])
 def test_rows_take_as_many_steps_as_the_condition_needs(name, options):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -217,16 +217,23 @@ class SoftHessian(Hessian):
     def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
         if self.problem.condition > MODERATE:
             return None
-        rows, at, b = self.problem.rows, self.h.mT, rhs.mT
+        # The gradient of a confident prediction is tiny: its square is zero in single precision.
+        graph, rows, at = self.graph, self.problem.rows, self.h.mT
+        size = graph.norm(rhs)
+        size = torch.where(size > 0, size, 1.0)
+        rhs = rhs / graph.wide(size)
+        b = rhs.mT
         native = compiled(b)
         if native is not None:
-            return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
-        if not b.is_cuda:
+            found = rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
+        elif b.is_cuda:
+            x, left, count = rows.chebyshev(at, b, rtol)
+            left = left.mT
+            norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
+            found = Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
+        else:
             return None
-        x, left, count = rows.chebyshev(at, b, rtol)
-        graph, left = self.graph, left.mT
-        norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
-        return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
+        return replace(found, value=found.value * graph.wide(size), residual=found.residual * size)
 
     def diagonal(self) -> None:
         """``None``: no preconditioner. The condition number is known and moderate, and k × k blocks
