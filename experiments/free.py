@@ -44,7 +44,7 @@ from experiments.experiment import Cell, Experiment, Work
 from experiments.paper import Column
 from experiments.record import Record
 from hogwild import Readout, SoftEnergyGNN
-from hogwild.errors import ConfigError, ConvergenceError
+from hogwild.errors import ConfigError
 from hogwild.metrics import ACCURACY, CROSS_ENTROPY, Metric
 from hogwild.nn import Standardize
 from hogwild.tasks.files import absent, data_home, prepared
@@ -109,9 +109,8 @@ def enzymes(run: int) -> Parts:
 def parts(name: str, model: str, run: int) -> Parts:
     """The graphs of a run, for the model ``alone`` without edges."""
     found = SETS[name].parts(run)
-    for graph in (graph for part in found for graph in part):
-        if model == "alone":
-            graph.edge_index = graph.edge_index[:, :0]
+    for graph in [g for part in found for g in part if model == "alone"]:
+        graph.edge_index = graph.edge_index[:, :0]
     return found
 
 
@@ -134,7 +133,7 @@ class Set:
     """A data set and how models are trained on it.
 
     Attributes:
-        column: How its numbers are shown.
+        heading: Name and metric for readers.
         parts: The graphs of a run.
         metric: The metric.
         most: Largest numbers of epochs: of soft energies, and of PyG's layers.
@@ -144,7 +143,7 @@ class Set:
         pool: How nodes are pooled for predictions of graphs.
     """
 
-    column: Column
+    heading: str
     parts: Callable[[int], Parts]
     metric: Metric
     most: tuple[int, int]
@@ -153,23 +152,13 @@ class Set:
     width: int = 64
     pool: str | None = None
 
-    def epochs(self, model: str) -> int:
-        """The largest number of epochs of a model."""
-        return self.most[model in LAYERS]
-
 
 SETS = {
-    "cora": Set(
-        Column("Cora, accuracy", higher_is_better=True), cora, ACCURACY, (200, 200), every=2,
-        patience=50,
-    ),
-    "enzymes": Set(
-        Column("ENZYMES, accuracy", higher_is_better=True), enzymes, ACCURACY, (80, 80),
-        pool="mean",
-    ),
+    "cora": Set("Cora, accuracy", cora, ACCURACY, (200, 200), every=2, patience=50),
+    "enzymes": Set("ENZYMES, accuracy", enzymes, ACCURACY, (80, 80), pool="mean"),
     "minesweeper": Set(
-        Column("minesweeper, ROC AUC", higher_is_better=True), minesweeper,
-        Metric("ROC AUC", roc_auc, True, True), (200, 500), every=5, patience=100, width=32,
+        "minesweeper, ROC AUC", minesweeper, Metric("ROC AUC", roc_auc, True, True), (200, 500),
+        every=5, patience=100, width=32,
     ),
 }  # fmt: skip
 SPACES: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
@@ -180,7 +169,7 @@ SPACES: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
     ),
     "enzymes": (
         {"lr": (0.002, 0.005), "weight_decay": (0.0, 1e-4), "dropout": (0.0, 0.1)},
-        {"num_layers": (1, 2), "condition": (6.0, 11.0, 41.0)},
+        {"num_layers": (1, 2), "condition": (6.0, 11.0)},
         {"num_layers": (3, 4), "norm": (None, "batch"), "residual": (False, True)},
     ),
     "minesweeper": (
@@ -192,10 +181,9 @@ SPACES: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
 """Options that trials draw from: of all models; of soft energies; of PyG's layers. ``rows`` says
 whether the features of a node of Cora have sum one, or are zeros and ones."""
 LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
-    "gcn": pyg.GCNConv,
-    "gin": lambda a, b: pyg.GINConv(pyg.MLP([a, b, b], norm=None)),
+    "gcn": pyg.GCNConv, "gin": lambda a, b: pyg.GINConv(pyg.MLP([a, b, b], norm=None)),
     "sage": pyg.SAGEConv,
-}
+}  # fmt: skip
 MODELS = {
     "soft": "soft energy", "alone": "soft energy, no edges", "gcn": "GCN", "gin": "GIN",
     "sage": "SAGE",
@@ -250,24 +238,23 @@ class Training:
     """One training: the loop that serves all models."""
 
     def __init__(
-        self, data: Set, model: str, graphs: Parts, options: Record, seed: int, device: str
+        self, name: str, model: str, graphs: Parts, options: Record, seed: int, device: str
     ) -> None:
         torch.manual_seed(seed)
-        self.data, self.device, self.rows = data, device, options.get("rows", False)
-        self.model = build(data, model, graphs, options).to(device)
+        self.data, self.device, self.rows = SETS[name], device, options.get("rows", False)
+        self.model = build(self.data, model, graphs, options).to(device)
         self.train, *self.held = (
             DataLoader(part, batch_size=32, shuffle=part is graphs[0])  # type: ignore[arg-type]
             for part in graphs
         )
-        self.optimiser = torch.optim.Adam(
-            self.model.parameters(), lr=options["lr"], weight_decay=options["weight_decay"]
-        )
+        lr, decay = options["lr"], options["weight_decay"]
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=lr, weight_decay=decay)
 
     def predict(self, batch: Any) -> Tensor:
+        """The model's answer; PyG's layers get all that a soft energy gets."""
         x = batch.x / batch.x.sum(1, keepdim=True).clamp(min=1.0) if self.rows else batch.x
-        found: Tensor = self.model(
-            x, batch.edge_index, batch=batch.batch, batch_size=batch.num_graphs
-        )
+        given = {"batch": batch.batch, "batch_size": batch.num_graphs}
+        found: Tensor = self.model(x, batch.edge_index, **given)
         return found
 
     def epoch(self) -> float:
@@ -280,8 +267,6 @@ class Training:
             self.optimiser.zero_grad()
             loss.backward()
             self.optimiser.step()
-        if self.device != "cpu":
-            torch.cuda.synchronize()
         return time.perf_counter() - began
 
     @torch.no_grad()
@@ -292,8 +277,8 @@ class Training:
         out, y = torch.cat([self.predict(b) for b in batches]), torch.cat([b.y for b in batches])
         return float(self.data.metric(out, y, batches[0].get("keep")))
 
-    def run(self, epochs: int) -> tuple[float, float, int]:
-        """Validation and test metric of the best epoch, and the epoch."""
+    def run(self, epochs: int) -> Record:
+        """Train. Validation and test metric of the best epoch, and the epoch."""
         best, kept, at = -1.0, self.model.state_dict(), 0
         for epoch in range(1, epochs + 1):
             self.epoch()
@@ -305,7 +290,7 @@ class Training:
             elif epoch - at >= self.data.patience:
                 break
         self.model.load_state_dict(kept)
-        return best, self.judge(self.held[1]), at
+        return {"validation": best, "test": self.judge(self.held[1]), "epoch": at}
 
 
 def drawn(name: str, model: str, trial: int) -> Record:
@@ -316,15 +301,6 @@ def drawn(name: str, model: str, trial: int) -> Record:
     return {option: draw.choice(values) for option, values in space.items()}
 
 
-def ended(
-    work: Work, name: str, model: str, run: int, options: Record, graphs: Parts
-) -> tuple[Record, Training]:
-    """A training to its end, and its numbers."""
-    training = Training(SETS[name], model, graphs, options, run, work.device)
-    validation, test, at = training.run(QUICK if work.quick else SETS[name].epochs(model))
-    return {"options": options, "validation": validation, "test": test, "epoch": at}, training
-
-
 def measured(work: Work, *, name: str, model: str) -> Record:
     """The trials of a model on a set, the runs with the best options, and times."""
     if work.recipe != "default" or work.changes:
@@ -332,34 +308,27 @@ def measured(work: Work, *, name: str, model: str) -> Record:
             f"recipe={work.recipe!r} and changes={dict(work.changes)} were given to the experiment "
             f"free, which tunes its options; expected neither"
         )
+    epochs = QUICK if work.quick else SETS[name].most[model in LAYERS]
     graphs, tried = parts(name, model, 0), list[Record]()
     for trial in range(1 if work.quick else TRIALS):
         options = drawn(name, model, trial)
-        try:
-            one, training = ended(work, name, model, 0, options, graphs)
-        except ConvergenceError as error:
-            one = {"options": options, "validation": -1.0, "failed": str(error)}
-        tried.append(one)
+        training = Training(name, model, graphs, options, 0, work.device)
+        tried.append({"options": options, **training.run(epochs)})
     best = max(tried, key=lambda one: one["validation"])
-    if "failed" in best:
-        raise ConvergenceError(f"all trials failed: {best['failed']}")
-    runs = [best]
+    runs, options = [best], best["options"]
     for run in range(1, 2 if work.quick else work.replicas or RUNS):
-        graphs = parts(name, model, run)
-        one, training = ended(work, name, model, run, best["options"], graphs)
-        runs.append(one)
-    whole = parts(name, "gcn", 0)
-    options = {"lr": 0.01, "weight_decay": 0.0}
-    beside = Training(SETS[name], "gcn", whole, options, 0, work.device)
-    turns = [(training.epoch(), beside.epoch()) for _ in range(1 + TURNS)][1:]
+        training = Training(name, model, parts(name, model, run), options, run, work.device)
+        runs.append(training.run(epochs))
+    shape = {"lr": 0.01, "weight_decay": 0.0}  # three layers
+    beside = Training(name, "gcn", parts(name, "gcn", 0), shape, 0, work.device)
     return {
         "values": [one["test"] for one in runs],
         "validation": [one["validation"] for one in runs],
         "best_epoch": [one["epoch"] for one in runs],
-        "options": best["options"],
-        "trials": [{k: v for k, v in one.items() if k != "test"} for one in tried],
+        "options": options,
+        "trials": [{key: one[key] for key in ("options", "validation", "epoch")} for one in tried],
         "parameters": sum(p.numel() for p in training.model.parameters()),
-        "turns": turns,
+        "turns": [(training.epoch(), beside.epoch()) for _ in range(1 + TURNS)][1:],
         "higher_is_better": True,
     }
 
@@ -372,74 +341,51 @@ class Free(Experiment):
 
     name = "free"
     title = "soft energies of free size"
-    apart = True
 
     def cells(self) -> dict[str, Cell]:
         return {f"{n}/{m}": partial(measured, name=n, model=m) for n in SETS for m in MODELS}
 
     def brief(self, record: Record) -> str:
-        return f"{_shown(record, 'values')} ({_shown(record, 'validation')} on validation)"
+        return f"{_shown(record['values'])} ({_shown(record['validation'])} on validation)"
 
     def number(self, record: Record) -> str:
-        return _shown(record, "values")
+        return _shown(record["values"])
 
     def aspects(self) -> Mapping[str, Callable[[Record], str]]:
         return {
             "parameters": lambda record: f"{record['parameters']:,}",
-            "seconds": lambda record: f"{_seconds(record):.2g}",
-            "ratio": _ratio,
-            "layers": lambda record: str(record["options"].get("num_layers", 1)),
+            "seconds": lambda record: f"{statistics.median(t for t, _ in record['turns']):.2g}",
+            "ratio": lambda record: f"{statistics.median(t / g for t, g in record['turns']):.1f}",
         }
 
     def table(self, records: Mapping[str, Record]) -> str:
-        rows = []
-        for name, label in MODELS.items():
-            row = [label]
-            for one in SETS:
-                record = records.get(f"{one}/{name}")
-                row.append(
-                    markdown.NOT_RUN
-                    if record is None
-                    else f"{_shown(record, 'values')} ({record['parameters']:,}; {_ratio(record)})"
-                )
-            rows.append(row)
+        rows, ratio = [], self.aspects()["ratio"]
+        for model, label in MODELS.items():
+            found = [records.get(f"{name}/{model}") for name in SETS]
+            rows.append([
+                label,
+                *(f"{self.number(r)} ({r['parameters']:,}; {ratio(r)}×)" if r else markdown.NOT_RUN
+                  for r in found),
+            ])  # fmt: skip
         out = "On test nodes or graphs (parameters; time of an epoch divided by a GCN's).\n\n"
-        out += markdown.table(["model", *(f"{s.column.heading}, %" for s in SETS.values())], rows)
+        out += markdown.table(["model", *(f"{data.heading}, %" for data in SETS.values())], rows)
         if any(record["quick"] for record in records.values()):
             out += "\nQUICK runs: few epochs; not to be compared.\n"
         return out
 
     def details(self, records: Mapping[str, Record]) -> str:
         head = ("cell", "options", "trials on validation", "runs", "best epochs")
-        rows = []
-        for name in self.cells():
-            record = records.get(name)
-            if record is None:
-                rows.append([name, markdown.NOT_RUN])
-                continue
-            tried = (f"{100 * one['validation']:.1f}" for one in record["trials"])
-            rows.append(
-                [
-                    name,
-                    ", ".join(f"{k}={v}" for k, v in record["options"].items()),
-                    " ".join(tried),
-                    str(len(record["values"])),
-                    " ".join(map(str, record["best_epoch"])),
+        rows = [[name, markdown.NOT_RUN] for name in self.cells()]
+        for row in rows:
+            if (record := records.get(row[0])) is not None:
+                row[1:] = [
+                    ", ".join(f"{key}={value}" for key, value in record["options"].items()),
+                    " ".join(f"{100 * one['validation']:.1f}" for one in record["trials"]),
+                    str(len(record["values"])), " ".join(map(str, record["best_epoch"])),
                     *markdown.origin(record),
-                ]
-            )
+                ]  # fmt: skip
         return markdown.table([*head, *markdown.ORIGIN], rows)
 
 
-def _shown(record: Record, key: str) -> str:
-    column = SETS[record["cell"].partition("/")[0]].column
-    return markdown.show(markdown.summarise(record[key]), column)
-
-
-def _seconds(record: Record) -> float:
-    return statistics.median(own for own, _ in record["turns"])
-
-
-def _ratio(record: Record) -> str:
-    ratio = statistics.median(own / gcn for own, gcn in record["turns"])
-    return f"{ratio:.1f}×"
+def _shown(values: Sequence[float]) -> str:
+    return markdown.show(markdown.summarise(values), Column("", higher_is_better=True))
