@@ -6,14 +6,12 @@ trials, on the first split. A trial draws its options at random from :data:`SPAC
 model and number. The options of the trial with the best validation metric train on the other
 splits, too. Adam trains. A training keeps the parameters of the epoch with the best validation
 metric (the last of equals), and stops when that epoch is long ago. Test nodes and graphs are read
-once, after that.
+once, after that. Then the model and a fresh GCN of three layers take turns, one epoch each, so that
+other work on the machine slows both. The ratio is the median of the turns.
 
-**Models.** ``soft`` is :class:`~hogwild.SoftEnergyGNN`. ``alone`` is the same model on the same
-nodes without edges, with trials of its own: the difference is what the graph contributes. ``gcn``,
-``gin`` and ``sage`` are PyG's layers (:class:`Explicit`) with the same readout.
-
-**Time.** After the trainings of a cell its last model and a fresh GCN of three layers take turns,
-one epoch each, so that other work on the machine slows both. The ratio is the median of the turns.
+**Models.** ``soft`` is :class:`~hogwild.SoftEnergyGNN`. ``alone`` is the same model, which sees no
+edges and has trials of its own: the difference is what the graph contributes. ``gcn``, ``gin`` and
+``sage`` are PyG's layers (:class:`Explicit`).
 """
 
 from __future__ import annotations
@@ -100,14 +98,6 @@ def enzymes(run: int) -> Parts:
     return [[Data(x=stage(g.x), edge_index=g.edge_index, y=g.y) for g in part] for part in parts]
 
 
-def parts(name: str, model: str, run: int) -> Parts:
-    """The graphs of a run, for the model ``alone`` without edges."""
-    found = SETS[name].parts(run)
-    for graph in [g for part in found for g in part if model == "alone"]:
-        graph.edge_index = graph.edge_index[:, :0]
-    return found
-
-
 def roc_auc(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
     """The area under the ROC curve of two logits a row: the share of pairs of a row of class 1 and
     one of class 0 that are in order; ties count half."""
@@ -148,8 +138,7 @@ SETS = {
 SPACES: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
     "cora": (
         {"lr": (0.01,), "weight_decay": (5e-4, 5e-3), "dropout": (0.5, 0.7), "rows": (True, False)},
-        {"encoder": (None, True), "rate": (0.0, 1 / 30)},
-        {"num_layers": (2,)},
+        {"encoder": (None, True), "rate": (0.0, 1 / 30)}, {"num_layers": (2,)},
     ),
     "enzymes": (
         {"lr": (0.002, 0.005), "weight_decay": (0.0, 1e-4), "dropout": (0.0, 0.1)},
@@ -161,17 +150,14 @@ SPACES: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
         {"num_layers": (1, 2), "condition": (21.0,), "bias_rate": (1.0,)},
         {"num_layers": (3, 5), "norm": ("batch", "layer"), "residual": (True,)},
     ),
-}
+}  # fmt: skip
 """Options that trials draw from: of all models; of soft energies; of PyG's layers. ``rows`` says
 whether the features of a node of Cora have sum one, or are zeros and ones."""
 LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
     "gcn": pyg.GCNConv, "gin": lambda a, b: pyg.GINConv(pyg.MLP([a, b, b], norm=None)),
     "sage": pyg.SAGEConv,
 }  # fmt: skip
-MODELS = {
-    "soft": "soft energy", "alone": "soft energy, no edges", "gcn": "GCN", "gin": "GIN",
-    "sage": "SAGE",
-}  # fmt: skip
+MODELS = {"soft": "soft energy", "alone": "no edges", "gcn": "GCN", "gin": "GIN", "sage": "SAGE"}
 NORMS = {None: nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
@@ -189,10 +175,8 @@ class Explicit(nn.Module):
         widths = [k if residual else p, *[k] * num_layers]
         self.layers = nn.ModuleList(LAYERS[kind](a, b) for a, b in pairwise(widths))
         self.norms = nn.ModuleList(NORMS[norm](k) for _ in self.layers)
-        self.readout = Readout(
-            k, out_channels=out, pool=pool, pooled=pool and k, widths=(k,) if pool else (),
-            dropout=dropout,
-        )  # fmt: skip
+        wide = {"pooled": k, "widths": (k,)} if pool else {"widths": ()}
+        self.readout = Readout(k, out_channels=out, pool=pool, dropout=dropout, **wide)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, batch_size: int) -> Tensor:
@@ -225,6 +209,7 @@ class Training:
     ) -> None:
         torch.manual_seed(seed)
         self.data, self.device, self.rows = SETS[name], device, options.get("rows", False)
+        self.alone = model == "alone"
         self.model = build(self.data, model, graphs, options).to(device)
         self.train, *self.held = (
             DataLoader(part, batch_size=32, shuffle=part is graphs[0])  # type: ignore[arg-type]
@@ -234,10 +219,10 @@ class Training:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=lr, weight_decay=decay)
 
     def predict(self, batch: Any) -> Tensor:
-        """The model's answer; PyG's layers get all that a soft energy gets."""
+        """The model's answer."""
         x = batch.x / batch.x.sum(1, keepdim=True).clamp(min=1.0) if self.rows else batch.x
-        given = {"batch": batch.batch, "batch_size": batch.num_graphs}
-        found: Tensor = self.model(x, batch.edge_index, **given)
+        edges = batch.edge_index[:, :0] if self.alone else batch.edge_index
+        found: Tensor = self.model(x, edges, batch=batch.batch, batch_size=batch.num_graphs)
         return found
 
     def epoch(self) -> float:
@@ -292,7 +277,7 @@ def measured(work: Work, *, name: str, model: str) -> Record:
             f"free, which tunes its options; expected neither"
         )
     epochs = QUICK if work.quick else SETS[name].most[model in LAYERS]
-    graphs, tried = parts(name, model, 0), list[Record]()
+    graphs, tried = SETS[name].parts(0), list[Record]()
     for trial in range(1 if work.quick else SETS[name].trials):
         options = drawn(name, model, trial)
         training = Training(name, model, graphs, options, 0, work.device)
@@ -300,10 +285,10 @@ def measured(work: Work, *, name: str, model: str) -> Record:
     best = max(tried, key=lambda one: one["validation"])
     runs, options = [best], best["options"]
     for run in range(1, 2 if work.quick else work.replicas or RUNS):
-        training = Training(name, model, parts(name, model, run), options, run, work.device)
+        training = Training(name, model, SETS[name].parts(run), options, run, work.device)
         runs.append(training.run(epochs))
     shape = {"lr": 0.01, "weight_decay": 0.0}  # three layers
-    beside = Training(name, "gcn", parts(name, "gcn", 0), shape, 0, work.device)
+    beside = Training(name, "gcn", graphs, shape, 0, work.device)
     return {
         "values": [one["test"] for one in runs],
         "validation": [one["validation"] for one in runs],
@@ -345,11 +330,11 @@ class Free(Experiment):
         rows, ratio = [], self.aspects()["ratio"]
         for model, label in MODELS.items():
             found = [records.get(f"{name}/{model}") for name in SETS]
-            rows.append([
-                label,
-                *(f"{self.number(r)} ({r['parameters']:,}; {ratio(r)}×)" if r else markdown.NOT_RUN
-                  for r in found),
-            ])  # fmt: skip
+            shown = [
+                f"{self.number(r)} ({r['parameters']:,}; {ratio(r)}×)" if r else markdown.NOT_RUN
+                for r in found
+            ]
+            rows.append([label, *shown])
         out = "On test nodes or graphs (parameters; time of an epoch divided by a GCN's).\n\n"
         out += markdown.table(["model", *(f"{data.heading}, %" for data in SETS.values())], rows)
         if any(record["quick"] for record in records.values()):
