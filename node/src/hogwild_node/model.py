@@ -377,6 +377,8 @@ class SoftModel(_Optimisation):
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file)
         self.convexity = float(self.config["beta"])
+        if self.config["condition"] <= soft.QUICK:
+            self.rules = ("gradient", "messages", "balls")
         names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
         self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 
@@ -400,7 +402,8 @@ class SoftModel(_Optimisation):
         if not self.config["residual"]:
             return found
         k = self.channels
-        return found.around(raw[:, -k:], heard[:, -k:], part.star)
+        below = raw[:, -k:]
+        return found.around(below, found.arguments(below, heard[:, -k:], part.star) - found.bias)
 
     def start(self, local: Local) -> Array:
         assert isinstance(local, Soft)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -88,8 +88,8 @@ class SoftProblem(Objective):
             return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
         if not start.is_cuda:
             return None
-        y, count = rows.steps(start, rtol)
-        residual, limit = self.graph.norm(rows.gradient(y).mT), atol + rtol * self.size_of(y.mT)
+        y, gradient, count = rows.steps(start, rtol)
+        residual, limit = self.graph.norm(gradient.mT), atol + rtol * self.size_of(y.mT)
         steps = torch.full(residual.shape, count, device=y.device)
         return Solution.of(y.mT, residual, limit, steps)
 
@@ -217,23 +217,16 @@ class SoftHessian(Hessian):
     def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
         if self.problem.condition > MODERATE:
             return None
-        # The gradient of a confident prediction is tiny: its square is zero in single precision.
-        graph, rows, at = self.graph, self.problem.rows, self.h.mT
-        size = graph.norm(rhs)
-        size = torch.where(size > 0, size, 1.0)
-        rhs = rhs / graph.wide(size)
-        b = rhs.mT
+        rows, at, b = self.problem.rows, self.h.mT, rhs.mT
         native = compiled(b)
         if native is not None:
-            found = rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
-        elif b.is_cuda:
-            x, left, count = rows.chebyshev(at, b, rtol)
-            left = left.mT
-            norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
-            found = Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
-        else:
+            return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
+        if not b.is_cuda:
             return None
-        return replace(found, value=found.value * graph.wide(size), residual=found.residual * size)
+        x, left, count = rows.chebyshev(at, b, rtol)
+        graph, left = self.graph, left.mT
+        norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
+        return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
 
     def diagonal(self) -> None:
         """``None``: no preconditioner. The condition number is known and moderate, and k × k blocks
