@@ -212,8 +212,7 @@ class Training:
         self.alone = model == "alone"
         self.model = build(self.data, model, graphs, options).to(device)
         self.train, *self.held = (
-            DataLoader(part, batch_size=32, shuffle=part is graphs[0])  # type: ignore[arg-type]
-            for part in graphs
+            DataLoader(part, batch_size=32, shuffle=part is graphs[0]) for part in graphs
         )
         lr, decay = options["lr"], options["weight_decay"]
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=lr, weight_decay=decay)
