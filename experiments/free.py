@@ -131,7 +131,7 @@ SETS = {
     "cora": Set("Cora, accuracy", cora, ACCURACY, (200, 200), every=2, patience=50),
     "enzymes": Set("ENZYMES, accuracy", enzymes, ACCURACY, (80, 80), pool="mean"),
     "minesweeper": Set(
-        "minesweeper, ROC AUC", minesweeper, Metric("ROC AUC", roc_auc, True, True), (300, 400),
+        "minesweeper, ROC AUC", minesweeper, Metric("ROC AUC", roc_auc, True, True), (150, 400),
         trials=2, every=5, patience=100, width=32,
     ),
 }  # fmt: skip
