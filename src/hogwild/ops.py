@@ -123,7 +123,7 @@ def distinct(rows: Tensor, cols: Tensor, size: int) -> tuple[Tensor, Tensor, Ten
 
 
 CHUNK_ELEMENTS = 1 << 18
-"""Most numbers of one Jacobian that a CPU computes at a time (``benchmarks/scaling.py``)."""
+"""Most numbers of one Jacobian that a CPU computes at a time."""
 
 
 class Torch(Namespace):
