@@ -137,7 +137,7 @@ def headline(results: Results) -> str:
     records = results.read(experiment)
     columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
     rows, medians = [], []
-    for model in experiment.paper.rows:
+    for model in experiment.paper.models:
         row = [paper.LABELS[model]]
         for name, column in columns.items():
             record = records.get(f"{name}/{model}")
