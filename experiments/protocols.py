@@ -88,10 +88,19 @@ _SMALL: dict[str, Any] = {
 }  # fmt: skip
 """A soft energy of the paper's size: embeddings, anchor and readout as wide as the paper's, and
 fewer parameters than its edge-wise energy has."""
-_WIDE: dict[str, Any] = {"hidden_channels": 4, "readout": [32, 32]}
-"""The free size of tasks on chains, whose answers need little more than averages."""
 _AVERAGE: dict[str, Any] = {"aggr": "mean"}
 """The scaling under which all nodes of a graph weigh the same."""
+_WIDE: dict[str, Any] = _AVERAGE | {"hidden_channels": 4, "readout": [32, 32]}
+"""The free size of counting and sums, which need little more than averages."""
+_SINGLE = {"dtype": "float32"}
+"""The condition numbers of these cells are moderate, so that this precision is enough."""
+
+
+def _anchored(k: int, width: int) -> dict[str, Any]:
+    """A soft energy whose networks are wider than its embeddings."""
+    networks = {"encoder": [width], "widths": [width], "readout": [width]}
+    return {"hidden_channels": k, **networks, "bias_rate": 1.0}
+
 
 PROTOCOLS: dict[str, Protocol] = {
     protocol.task: protocol
@@ -119,7 +128,7 @@ PROTOCOLS: dict[str, Protocol] = {
                 "soft": {"epochs": 1500, "lr": 0.05, "decay": (0.8, 120)}
                 | {"model_options": _SMALL | _AVERAGE | {"condition": 20001}},
                 "soft-wide": {"epochs": 1500, "lr": 0.02, "decay": (0.8, 120)}
-                | {"model_options": _WIDE | _AVERAGE | {"condition": 20001}},
+                | {"model_options": _WIDE | {"condition": 20001}},
             },
         ),
         # 1,800 training graphs: mini-batches of 200 graphs; a replica uses its own among them.
@@ -135,7 +144,7 @@ PROTOCOLS: dict[str, Protocol] = {
                 "soft": {"batch_size": 25, "epochs": 30, "lr": 0.05, "decay": (0.6, 3)}
                 | {"model_options": _SMALL | _AVERAGE | {"condition": 200001}},
                 "soft-wide": {"batch_size": 25, "epochs": 30, "lr": 0.02, "decay": (0.6, 3)}
-                | {"model_options": _WIDE | _AVERAGE | {"condition": 200001}},
+                | {"model_options": _WIDE | {"condition": 200001}},
             },
         ),
         # 1,350 training graphs of 20 nodes, with about 100 edges each.
@@ -146,7 +155,13 @@ PROTOCOLS: dict[str, Protocol] = {
             quick=_QUICK
             | {"epochs": 60, "batch_size": 40, "decay": (0.85, 5)}
             | {"task_options": {"num_graphs": 300}},
-            own={"gsdgnn": {"lr": 0.005, "decay": (0.97, 12)}},
+            own={
+                "gsdgnn": {"lr": 0.005, "decay": (0.97, 12)},
+                "soft": {"batch_size": 50, "epochs": 100, "lr": 0.05, "decay": (0.7, 10), **_SINGLE}
+                | {"model_options": _SMALL | {"width": 16, "bias_rate": 1.0, "condition": 51}},
+                "soft-wide": {"batch_size": 50, "decay": (0.7, 15), **_SINGLE}
+                | {"model_options": _anchored(8, 32) | {"width": 32, "condition": 51}},
+            },
         ),
         # 13,302 training graphs of 10 nodes: an epoch has 30 steps.
         Protocol(
@@ -154,6 +169,13 @@ PROTOCOLS: dict[str, Protocol] = {
             always={"batch_size": 500, "reshuffle": False},
             default={"epochs": 40, "lr": 0.01, "decay": (0.9, 2)},
             quick=_QUICK | {"epochs": 20, "batch_size": 100, "task_options": {"num_graphs": 1000}},
+            own={
+                "soft": {"batch_size": 250, "epochs": 20, "lr": 0.03, "decay": (0.7, 2), **_SINGLE}
+                | {"model_options": _SMALL | {"width": 16, "bias_rate": 1.0, "condition": 101}},
+                "soft-wide": {"batch_size": 250, "epochs": 20, "lr": 0.03, "decay": (0.7, 2)}
+                | _SINGLE
+                | {"model_options": _anchored(16, 64) | {"condition": 101}},
+            },
         ),
         # 188 graphs: full batch. Nothing is held out for validation (a fold has 19 graphs, and the
         # best of 100 judgements is chance): the epoch is the one with the best training
@@ -162,6 +184,12 @@ PROTOCOLS: dict[str, Protocol] = {
             "mutag",
             default={"epochs": 1000, "lr": 0.01, "decay": (0.5, 250)},
             quick=_QUICK | {"epochs": 100, "decay": (0.5, 25)},
+            own={
+                "soft": {"epochs": 500, "lr": 0.02, "decay": (0.5, 125), **_SINGLE}
+                | {"model_options": _SMALL},
+                "soft-wide": {"epochs": 300, "lr": 0.02, "decay": (0.5, 75), **_SINGLE}
+                | {"model_options": {"hidden_channels": 16}},
+            },
         ),
         # 1,113 graphs of 39 nodes on average; the epoch is chosen as for MUTAG. 150 epochs of six
         # training steps; larger sizes have as many as we had time for.
@@ -170,6 +198,14 @@ PROTOCOLS: dict[str, Protocol] = {
             always={"batch_size": 200, "reshuffle": False},
             default={"epochs": 150, "lr": 0.02, "decay": (0.5, 40)},
             quick=_QUICK | {"epochs": 5, "batch_size": 50},
+            own={
+                "soft": {"batch_size": 50, "epochs": 30, "decay": (0.5, 8)}
+                | {"standardize": True, **_SINGLE}
+                | {"model_options": _SMALL},
+                "soft-wide": {"batch_size": 50, "epochs": 30, "lr": 0.005, "decay": (0.5, 8)}
+                | {"standardize": True, **_SINGLE}
+                | {"model_options": {"hidden_channels": 16}},
+            },
             grown={"epochs": 100, "decay": (0.5, 27)},
         ),
         # 20 networks of 2,200 nodes, published split: seeds only. The paper does not say how many.
