@@ -9,17 +9,20 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from c_nodes import filed
 from helpers import chain, cycle
 from memory_swarm import Swarm
 from torch_geometric.data import Data
 
 from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
+from hogwild_node import model as node_models
 from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, status
 from hogwild_node.errors import SetupError
 from hogwild_node.options import settings
 from hogwild_node.packets import HELLO
 from hogwild_node.saved import save, saved
+from hogwild_node.soft import QUICK
 
 MODELS = {
     "messages": lambda: EnergyGNN(3, out_channels=2, beta=1.0),
@@ -46,6 +49,14 @@ def drawn(model):
 def some(names, *quick):
     """All of these, and only some of them in the quick tests."""
     return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def test_agents_and_simulations_have_the_same_default_rule():
+    data = Data(x=torch.randn(3, 3), edge_index=chain(3))
+    for condition, rule in ((QUICK, "gradient"), (QUICK + 1.0, "messages")):
+        model = SoftEnergyGNN(3, out_channels=2, hidden_channels=2, condition=condition).double()
+        assert simulate(model, data, ticks=1).rule == rule
+        assert node_models.of(filed(model)).choose("auto") == rule
 
 
 @pytest.mark.parametrize("name", ["messages", "attention"])

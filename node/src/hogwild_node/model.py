@@ -377,6 +377,8 @@ class SoftModel(_Optimisation):
     def __init__(self, file: ModelFile) -> None:
         super().__init__(file)
         self.convexity = float(self.config["beta"])
+        if self.config["condition"] <= soft.QUICK:
+            self.rules = ("gradient", "messages", "balls")
         names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
         self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 

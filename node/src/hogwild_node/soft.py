@@ -32,6 +32,10 @@ from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 WIDTH = 0.1
 r""":math:`\varepsilon`, the width of the transition between the two slopes."""
+QUICK = 100.0
+"""The largest condition number for which gradient steps are the default rule. They need at most two
+updates for each unit of the condition number, in packets of k numbers. Messages need fewer updates,
+in packets of more than k² numbers."""
 
 
 @dataclass(frozen=True)

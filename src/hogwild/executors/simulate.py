@@ -74,9 +74,10 @@ def simulate(
         seed: The schedules are a function of this number, on every machine.
         runs: Number of independent schedules.
         rule: What a node does: ``"auto"``, or the name of a rule that fits the model
-            (:func:`hogwild.rules.fitting`). ``"auto"`` is ``"messages"`` for energies,
-            ``"fixed-point"`` for fixed points, and ``"caching"`` for layers: it ends at the
-            synchronous answer. The paper's rules are ``"gradient"`` and ``"overwriting"``.
+            (:func:`hogwild.rules.fitting`). ``"auto"`` is ``"gradient"`` for soft energies of a
+            condition number up to 100, ``"messages"`` for other energies, ``"fixed-point"`` for
+            fixed points, and ``"caching"`` for layers: it ends at the synchronous answer. The
+            paper's rules are ``"gradient"`` and ``"overwriting"``.
         step: ``"auto"``, ``"momentum"``, ``"certified"`` or a number, for gradient steps. With
             ``rule="auto"``, all but ``"auto"`` select gradient steps.
         radius: With ``rule="balls"``: the hops within which a node solves for others, too.

@@ -167,7 +167,7 @@ def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
         )
     config = {
         "kind": "soft", "aggr": conv.aggr, "max_degree": conv.max_degree, "beta": conv.beta,
-        "residual": conv.residual,
+        "residual": conv.residual, "condition": conv.condition,
     }  # fmt: skip
     terms = conv.terms(torch.float64)
     single = conv.replicas is None

@@ -16,6 +16,7 @@ from hogwild.rules.layered import LAYERED, layered_rule
 from hogwild.rules.stack import StackRule
 from hogwild.rules.steps import gradient_rule
 from hogwild_node.rules import FixedPointRule, GuardedRule, MessageRule, Rule
+from hogwild_node.soft import QUICK
 
 Fitting = dict[str, Callable[..., Rule]]
 
@@ -110,7 +111,8 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
 
     * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, the paper's
       gradient steps, ``"gradient"`` (``step="momentum"`` makes them faster), or solves of balls,
-      ``"balls"``.
+      ``"balls"``. Gradient steps come first where the condition number is known beforehand and at
+      most :data:`~hogwild_node.soft.QUICK`.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"caching"``, ``"overwriting"`` (the paper's semantics), ``"waiting"``, or
       ``"resending"``.
@@ -130,6 +132,8 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
             "messages": message_rule, "gradient": gradient_rule, "guarded": guarded_rule,
             "balls": balls_rule,
         }  # fmt: skip
+        if problem.condition is not None and problem.condition <= QUICK:
+            energies = {"gradient": gradient_rule} | energies
         return energies | own
     raise AsynchronyError(f"no rule is known for a {type(problem).__name__}")
 

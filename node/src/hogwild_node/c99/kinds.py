@@ -10,7 +10,6 @@ import numpy as np
 from hogwild_node import networks, soft
 from hogwild_node.c99.networks import Network, mlp
 from hogwild_node.c99.text import defined, literal, part, table
-from hogwild_node.errors import ModelFileError
 from hogwild_node.model import (
     ContractionModel,
     DenoisingModel,
@@ -117,11 +116,6 @@ def denoising(model: DenoisingModel, dtype: str) -> Written:
 
 def soft_energy(model: SoftModel, dtype: str) -> Written:
     """Soft energies."""
-    if any(name.startswith("conv.norm.") for name in model.tensors):
-        raise ModelFileError(
-            "the layer of this model normalises its features, which a node in C does not compute; "
-            "expected norm=None, or run the model with hogwild-agent"
-        )
     shared = {name: x[0] for name, x in model.shared.items()}
     w, v, u = (shared[name] for name in ("receiver", "sender", "inner"))
     bias, inner_bias = model.tensors["conv.bias"], model.tensors["conv.inner_bias"]
@@ -151,7 +145,8 @@ def soft_energy(model: SoftModel, dtype: str) -> Written:
         work="",
     )
     written = (table(f"hog_soft_{name}", x, dtype) for name, x in tables.items() if x.size)
-    code = _encoder(model, dtype) + "".join(written) + "\n"
+    norm = _norm(model, "conv", model.told_channels, dtype)
+    code = norm + _encoder(model, dtype) + "".join(written) + "\n"
     return Written("gradient", sizes, types, code, part("soft.c"))
 
 
@@ -176,6 +171,21 @@ def contraction(model: ContractionModel, dtype: str) -> Written:
 
 def _encoder(model: NodeModel, dtype: str) -> str:
     return mlp("hog_net_encoder", *model._layers("conv.encoder"), model.told_channels, dtype)
+
+
+def _norm(model: NodeModel, of: str, width: int, dtype: str) -> str:
+    """Numbers of a node after the norm of a part of the model, if it has one."""
+    given, text = "", ""
+    for name in ("weight", "bias", "mean", "variance"):
+        row = model.tensors.get(f"{of}.norm.{name}")
+        given += "0, " if row is None else f"hog_{of}_{name}, "
+        text += "" if row is None else table(f"hog_{of}_{name}", row, dtype)
+    body = f"hog_copy(x, {width}, out);"
+    if text:
+        epsilon = literal(networks.NORM_EPSILON, dtype)
+        body = f"hog_normalise(x, {given}{epsilon}, {width}, out);"
+    head = f"HOG_INLINE void hog_norm_{of}(const hog_real *x, hog_real *out)"
+    return f"{text}{head}\n{{\n    {body}\n}}\n"
 
 
 WRITERS: dict[type[NodeModel], Callable[..., Written]] = {
@@ -211,5 +221,5 @@ def shared(model: NodeModel, dtype: str) -> str:
     for verb, body in (("encode", encode), ("standard", standard)):
         head = f"HOG_INLINE void hog_{verb}(const hog_real *x, hog_real *out)"
         text += f"{head}\n{{\n    {body}\n}}\n"
-    layers = model._layers("readout.node")
-    return f"{text}\n" + mlp("hog_net_readout", *layers, model.channels, dtype)
+    layers, norm = model._layers("readout.node"), _norm(model, "readout", model.channels, dtype)
+    return f"{text}{norm}\n" + mlp("hog_net_readout", *layers, model.channels, dtype)

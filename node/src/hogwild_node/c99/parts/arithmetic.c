@@ -80,3 +80,18 @@ HOG_INLINE void hog_standardise(
     for (int i = 0; i < n; i++) out[i] = (x[i] - offset[i]) / scale[i];
 }
 
+/* out = weight (x - mean) / root of (variance + epsilon) + bias; without a mean and a variance,
+ * those of the numbers themselves. x may be out. */
+HOG_INLINE void hog_normalise(
+    const hog_real *x, const hog_real *weight, const hog_real *bias, const hog_real *mean,
+    const hog_real *variance, hog_real epsilon, int n, hog_real *out)
+{
+    hog_real middle = 0, spread = 0;
+    for (int i = 0; i < n; i++) middle += x[i] / (hog_real)n;
+    for (int i = 0; i < n; i++) spread += (x[i] - middle) * (x[i] - middle) / (hog_real)n;
+    for (int i = 0; i < n; i++) {
+        hog_real centre = mean ? mean[i] : middle, width = variance ? variance[i] : spread;
+        out[i] = weight[i] * (x[i] - centre) / HOG_SQRT(width + epsilon) + bias[i];
+    }
+}
+

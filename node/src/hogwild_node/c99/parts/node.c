@@ -111,7 +111,9 @@ hog_real hog_residual(const hog_node *node)
 
 void hog_predict(const hog_node *node, hog_real *prediction)
 {
-    hog_net_readout(node->h, prediction);
+    hog_real h[HOG_CHANNELS];
+    hog_norm_readout(node->h, h);
+    hog_net_readout(h, prediction);
 }
 
 hog_real hog_degree(const hog_node *node)

@@ -6,9 +6,12 @@
  * A node computes its neighbours' terms of the edges to them, too.
  */
 
-static void hog_soft_knowing(const hog_real *features, hog_real degree, hog_real *out)
+/* What the energy reads of a node; raw: its features without the norm of the layer */
+static void hog_soft_knowing(
+    const hog_real *features, hog_real degree, hog_real *raw, hog_real *out)
 {
-    hog_standard(features, out);
+    hog_standard(features, raw);
+    hog_norm_conv(raw, out);
     out[HOG_FEATURES] = 1 / HOG_SQRT(degree);
 }
 
@@ -42,7 +45,8 @@ HOG_INLINE void hog_soft_move(
 static void hog_pose(hog_node *node)
 {
     hog_real own[HOG_FEATURES + 1], there[HOG_FEATURES + 1], degree = hog_degree(node);
-    hog_soft_knowing(node->features, degree, own);
+    hog_real raw[HOG_FEATURES], raw_there[HOG_FEATURES];
+    hog_soft_knowing(node->features, degree, raw, own);
     hog_net_encoder(own, node->model.anchor);
 #if HOG_INNER
     hog_zero(node->model.offset, HOG_INNER);
@@ -50,9 +54,9 @@ static void hog_pose(hog_node *node)
 #endif
 #if HOG_RESIDUAL /* the energy is of the distance from the last features */
     for (int c = 0; c < HOG_CHANNELS; c++)
-        node->model.anchor[c] += own[HOG_FEATURES - HOG_CHANNELS + c];
+        node->model.anchor[c] += raw[HOG_FEATURES - HOG_CHANNELS + c];
 #if HOG_INNER
-    hog_soft_move(1, hog_soft_inner, own, HOG_INNER, node->model.offset);
+    hog_soft_move(1, hog_soft_inner, raw, HOG_INNER, node->model.offset);
 #endif
 #endif
     for (int s = 0; s < HOG_SLOTS; s++) {
@@ -65,16 +69,16 @@ static void hog_pose(hog_node *node)
         edge = near->edge_features;
         back = near->edge_features + HOG_EDGE_FEATURES;
 #endif
-        hog_soft_knowing(near->features, near->degree, there);
+        hog_soft_knowing(near->features, near->degree, raw_there, there);
         hog_soft_edge(own, there, edge, near->model.into);
         hog_soft_edge(there, own, back, near->model.out);
         near->model.here = 1 / HOG_SQRT(HOG_SYMMETRIC ? degree : largest);
         near->model.there = 1 / HOG_SQRT(HOG_SYMMETRIC ? near->degree : largest);
 #if HOG_RESIDUAL
-        hog_soft_move(near->model.here, hog_soft_receiver, own, HOG_SOFT, near->model.into);
-        hog_soft_move(near->model.there, hog_soft_sender, there, HOG_SOFT, near->model.into);
-        hog_soft_move(near->model.there, hog_soft_receiver, there, HOG_SOFT, near->model.out);
-        hog_soft_move(near->model.here, hog_soft_sender, own, HOG_SOFT, near->model.out);
+        hog_soft_move(near->model.here, hog_soft_receiver, raw, HOG_SOFT, near->model.into);
+        hog_soft_move(near->model.there, hog_soft_sender, raw_there, HOG_SOFT, near->model.into);
+        hog_soft_move(near->model.there, hog_soft_receiver, raw_there, HOG_SOFT, near->model.out);
+        hog_soft_move(near->model.here, hog_soft_sender, raw, HOG_SOFT, near->model.out);
 #endif
     }
 }
