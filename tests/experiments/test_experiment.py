@@ -208,7 +208,7 @@ def test_a_trial_is_kept(tmp_path, capsys):
     record = json.loads((tmp_path / "r/quick/trials/short/table1/chains/gcn.json").read_text())
     assert (record["trial"], record["config"]["epochs"]) == ("short", 2)
     assert record["changes"] == {"epochs": 2, "task_options": {"length": 5}}
-    assert "--trial short --set epochs=2" in record["command"]
+    assert "--trial short --set epochs=2 --set 'task_options={length = 5}'" in record["command"]
     assert not (tmp_path / "r/quick/table1").exists()
     for lone in (["--trial", "short"], change):
         assert main([*call, *lone]) == 2
