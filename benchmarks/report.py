@@ -146,8 +146,8 @@ def summary(folder: str) -> str:
 
 
 def epochs(folder: str) -> str:
-    """Epochs in a plain PyG loop, from all files of benchmarks/epochs.py."""
-    paths = sorted((HERE / "results" / folder).glob("epochs*.json"))
+    """Epochs of energy GNNs in a plain PyG loop, a file of benchmarks/epochs.py for every set."""
+    paths = sorted((HERE / "results" / folder).glob("epochs-[A-Z]*.json"))
     if not paths:
         return "Not run.\n"
     runs = [json.loads(path.read_text()) for path in paths]
@@ -181,6 +181,7 @@ PARTS: dict[str, Callable[[str], str]] = {
     "ticks_float32": written("ticks_float32"),
     "ticks_one": written("ticks_one"),
     "epochs": epochs,
+    "epochs_soft": written("epochs-soft"),
     "explicit": written("explicit"),
     "gsd": written("gsd"),
     "ignn": written("ignn"),

@@ -30,14 +30,14 @@ def graphs(count: int, nodes: int = 8) -> list[Data]:
 
 
 class NodeRegression(L.LightningModule):
-    """Predict a number for every node; ``options`` are those of :class:`hogwild.EnergyGNN`."""
+    """Predict a number for every node; ``options`` are those of :class:`hogwild.SoftEnergyGNN`."""
 
     def __init__(
         self, in_channels: int, out_channels: int, lr: float = 0.02, **options: object
     ) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.model = hogwild.EnergyGNN(in_channels, out_channels=out_channels, **options)
+        self.model = hogwild.SoftEnergyGNN(in_channels, out_channels=out_channels, **options)
 
     def forward(self, batch: Batch) -> Tensor:
         return self.model(batch.x, batch.edge_index, batch=batch.batch)

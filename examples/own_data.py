@@ -23,7 +23,7 @@ def main(epochs: int = 30) -> hogwild.training.Result:
     torch.manual_seed(0)
     data = graphs()
     result = hogwild.train(
-        data, model="energy-edge", loss=F.smooth_l1_loss, epochs=epochs, lr=0.02, replicas=3
+        data, model="soft", loss=F.smooth_l1_loss, epochs=epochs, lr=0.02, replicas=3
     )
     print(result.summary())
     print(hogwild.simulate(result.model, data[0], stagger=5, delay=2))

@@ -57,5 +57,5 @@ def test_own_data(capsys):
     first, last = result.history[0]["loss"], result.history[-1]["loss"]
     assert min(last) < 0.5 * min(first)
     out = capsys.readouterr().out
-    assert "energy-edge on own data: 3 replicas" in out
+    assert "soft on own data: 3 replicas" in out
     assert "1 of 1 runs within tolerance" in out

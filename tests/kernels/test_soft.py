@@ -1,5 +1,9 @@
-"""Soft energies in compiled code, in rows on torch, and by Newton's method: one answer."""
+"""Soft energies in compiled code, in rows on torch, in the kernel of a GPU (emulated on a CPU, and
+itself where there is one), and by Newton's method: one answer."""
 
+import ctypes
+
+import emulated_gpu
 import pytest
 import torch
 from helpers import ODD, ODD_NODES, batch_of, chain, complete, cycle, star
@@ -8,8 +12,11 @@ from hypothesis import strategies as st
 
 from hogwild import Inputs
 from hogwild.kernels import soft as rows_module
+from hogwild.kernels import soft_cuda
+from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
 from hogwild.kernels.soft import chebyshev_steps, momentum_steps
+from hogwild.linalg.capture import Replay
 from hogwild.linalg.krylov import System, cg
 from hogwild.models import SoftEnergyConv
 from hogwild.problems import soft
@@ -19,7 +26,7 @@ from hogwild_node.tree import arrays
 compiled = pytest.mark.skipif(library() is None, reason="there is no compiled library")
 
 
-def problem_on(edge_index, n, batch=None, dtype=torch.float64, spread=1.0, **options):
+def problem_on(edge_index, n, batch=None, dtype=torch.float64, spread=1.0, device="cpu", **options):
     """A problem with random features, edge weights and parameters."""
     conv = SoftEnergyConv(3, **{"hidden_channels": 5} | options).to(dtype)
     with torch.no_grad():
@@ -30,15 +37,21 @@ def problem_on(edge_index, n, batch=None, dtype=torch.float64, spread=1.0, **opt
     if conv.edge_dim is not None:
         attr = torch.randn(edge_index.size(1), conv.edge_dim, dtype=dtype)
     x = torch.randn(n, 3, dtype=dtype)
+    conv, (x, edge_index, attr, batch, weight) = (
+        conv.to(device),
+        [None if t is None else t.to(device) for t in (x, edge_index, attr, batch, weight)],
+    )
     problem = conv.problem(Inputs(x, edge_index, attr, batch, edge_weight=weight)).detach()
     k = conv.hidden_channels
     own = min(3, k)  # node-local terms, which the layer may be without
-    inner = torch.linalg.qr(torch.randn(k, own, dtype=dtype))[0].mT.expand(problem.replicas, -1, -1)
+    inner = torch.linalg.qr(torch.randn(k, own, dtype=dtype))[0].mT.to(device)
+    inner = inner.expand(problem.replicas, -1, -1)
     most = problem.local.steepest.amax(1, keepdim=True).expand(-1, own, 1)
     local = problem.local
     fields = {name: getattr(local, name) for name in local.__dataclass_fields__}
+    offset = torch.randn(problem.replicas, own, n, dtype=dtype)
     fields |= {
-        "inner": inner.contiguous(), "offset": torch.randn(problem.replicas, own, n, dtype=dtype),
+        "inner": inner.contiguous(), "offset": offset.to(device),
         "inner_low": 0.0 * most, "inner_high": 0.1 * most,
     }  # fmt: skip
     return soft.SoftProblem(problem.graph, type(local)(**fields), 1.1 * conv.condition)
@@ -56,6 +69,9 @@ OPTIONS = [
     {"edge_dim": 2, "width": 19},
     {"hidden_channels": 5, "condition": 900.0},
 ]
+
+
+ROWS = [*OPTIONS, {"width": 6, "heads": 3, "replicas": 2}]
 
 
 @compiled
@@ -88,26 +104,96 @@ def test_adjoints_agree(name, options):
     torch.testing.assert_close(found.value, other, rtol=0, atol=1e-10)
 
 
+@compiled
+def test_adjoints_of_tiny_gradients():
+    """In float32 the square of a gradient such as 1e-24 is zero; its adjoint is not."""
+    edges, batch = batch_of((cycle(7), 7), (chain(9), 9))
+    problem = problem_on(edges, 16, batch, dtype=torch.float32)
+    hessian = problem.evaluate(problem.start()).hessian()
+    b = torch.randn_like(problem.start())
+    small = b * torch.where(batch == 0, 1e-24, 1.0)
+    found = hessian.iterate(small, 1e-5)
+    assert bool(found.converged.all())
+    expected = hessian.iterate(b, 1e-5).value * torch.where(batch == 0, 1e-24, 1.0)
+    torch.testing.assert_close(found.value * 1e24, expected * 1e24, rtol=1e-4, atol=1e-4)
+
+
+LAUNCHER = """
+extern "C" void run_soft(int blocks, double* shared, int room, Soft* p) {
+    emulate_grid(0, 0, blocks, HOG_THREADS, shared, room, [=] { hog_soft(*p); });
+}
+extern "C" void run_soft_cotangents(int blocks, double* shared, int room, Soft* p,
+                                    const Real* lifted, Cotangents* to) {
+    emulate_grid(0, 0, blocks, HOG_THREADS, shared, room,
+                 [=] { hog_soft_cotangents(*p, lifted, *to); });
+}
+"""
+
+
+@pytest.fixture(params=["torch", "emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request, monkeypatch, tmp_path_factory):
+    """Where :class:`SoftRows` take steps, and the device for that."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    if request.param != "emulated":
+        return "cuda" if request.param == "cuda" else "cpu"
+    folder = tmp_path_factory.getbasetemp() / "emulated_soft"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr(soft_cuda, "THREADS", 64)
+
+    def launch(name, rows, blocks, shared, *arguments):
+        kind = soft_cuda.prelude(rows.anchor.dtype)
+        text = kind + (SOURCE.parent / "soft.cu").read_text() + LAUNCHER
+        room = torch.full((3 * shared // 8,), torch.nan, dtype=torch.float64)
+        run = getattr(emulated_gpu.compiled(text, folder), name.replace("hog_", "run_"))
+        at = ctypes.c_void_p(room.data_ptr())
+        run(min(blocks, 3), at, shared // 8, *emulated_gpu.arguments_of(arguments))
+
+    monkeypatch.setattr(soft_cuda, "fused", lambda rows: True)
+    monkeypatch.setattr(soft_cuda, "_launch", launch)
+    return "cpu"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "replicas", "wide", "stiff"])
-def test_rows_take_as_many_steps_as_the_condition_needs(name, options):
+@pytest.mark.parametrize("options", ROWS, ids=["plain", "replicas", "wide", "stiff", "heads"])
+def test_rows_take_as_many_steps_as_the_condition_needs(name, options, device, dtype):
     """What a GPU does: a number of steps that is known beforehand, for any parameters."""
-    problem = problem_on(*GRAPHS[name], **options)
-    rows, graph = problem.rows, problem.graph
+    problem = problem_on(*GRAPHS[name], dtype=dtype, device=device, **options)
+    rows, graph, double = problem.rows, problem.graph, dtype == torch.float64
     h = torch.randn_like(problem.start())
     torch.testing.assert_close(rows.gradient(h.mT).mT, problem.evaluate(h).gradient)
-    for rtol in (1e-5, 1e-9):
-        y, count = rows.steps(problem.start().mT, rtol)
+    for rtol in (1e-5, 1e-9) if double else (1e-5,):
+        y, gradient, count = rows.steps(problem.start().mT, rtol)
         assert count == momentum_steps(problem.condition, rtol)
         at = problem.evaluate(y.mT)
+        rounding = (1e-13 if double else 2e-6) * float(at.scale.max())
+        torch.testing.assert_close(gradient.mT, at.gradient, rtol=0, atol=rounding)
         assert bool((graph.norm(at.gradient) <= rtol * at.scale).all())
         b = torch.randn_like(y)
         x, left, count = rows.chebyshev(y, b, rtol)
         assert count == chebyshev_steps(problem.condition, rtol)
         product = at.hessian().apply(x.mT)
-        torch.testing.assert_close(left, b - product.mT)
+        rounding = (1e-12 if double else 1e-5) * problem.condition
+        torch.testing.assert_close(left, b - product.mT, rtol=0, atol=rounding)
         norm = graph.dot(left.mT, left.mT).sqrt()
         assert bool((norm <= rtol * graph.dot(b.mT, b.mT).sqrt()).all())
+
+
+@pytest.mark.cuda
+def test_a_cuda_graph_records_all_steps():
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    problem = problem_on(cycle(300), 300, dtype=torch.float32, hidden_channels=64, device="cuda")
+    rows, b = problem.rows, torch.randn(1, 300, 64, device="cuda")
+
+    def body():
+        y, gradient, _ = rows.steps(problem.start().mT, 1e-5)
+        return y, gradient, rows.chebyshev(y, b, 1e-5)[0]
+
+    replay = Replay(body, b.device, body)
+    for found, expected in zip(replay(), body(), strict=True):
+        assert torch.equal(found, expected)
 
 
 @compiled
@@ -174,20 +260,26 @@ def test_beyond_moderate_conditions_newton_solves():
     torch.testing.assert_close(few.value, many.value, rtol=0, atol=1e-8)
 
 
+@pytest.mark.parametrize("scaled", [True, False])
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("options", [*OPTIONS, {"width": 6, "heads": 3, "replicas": 2}])
-@pytest.mark.parametrize("by", ["compiled", "torch"])
-def test_cotangents(name, options, by, monkeypatch):
-    """The closed form agrees with autograd in every field of the energy."""
-    if by == "torch":
-        monkeypatch.setattr(rows_module, "compiled", lambda h: None)
-    problem = problem_on(*GRAPHS[name], **options)
+@pytest.mark.parametrize("options", ROWS, ids=["plain", "replicas", "wide", "stiff", "heads"])
+def test_cotangents(name, options, scaled, device, monkeypatch):
+    """The closed form agrees with autograd in every field of the energy; scales and weights of
+    edges may be constants."""
+    problem = problem_on(*GRAPHS[name], device=device, **options)
     attached = problem.map(lambda x: x.clone().requires_grad_())
+    if not scaled:
+        for x in (attached.local.here, attached.local.there, attached.local.weight):
+            x.requires_grad_(False)
     h, dual = torch.randn_like(problem.start()), torch.randn_like(problem.start())
     tensors = [x for x, _ in arrays(attached)]
+    wanted = [x for x in tensors if x.requires_grad]
     residual = attached.residual(h)
-    expected = torch.autograd.grad(residual, tensors, dual, materialize_grads=True)
-    found = [x for x, _ in arrays(problem.cotangents(h, dual))]
-    assert len(found) == len(expected) == 13
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    expected = torch.autograd.grad(residual, wanted, dual, materialize_grads=True)
+    for native in (None, library()) if device == "cpu" else (None,):
+        monkeypatch.setattr(rows_module, "compiled", lambda h, native=native: native)
+        every = [x for x, _ in arrays(attached.cotangents(h, dual))]
+        assert len(every) == 13
+        found = [x for x, of in zip(every, tensors, strict=True) if of.requires_grad]
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)

@@ -7,7 +7,7 @@ import torch
 from helpers import DOUBLE, cycle, features
 from torch import nn
 
-from hogwild import GCN, GSDGNN, IGNN, EnergyConv, EnergyGNN, Inputs
+from hogwild import GCN, GSDGNN, IGNN, EnergyConv, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.errors import FeatureError
 
 
@@ -81,10 +81,11 @@ def test_an_encoder_under_autocast(make, device):
     assert float(slope.abs().max()) > 0
 
 
-@pytest.mark.parametrize("make", [EnergyGNN, GSDGNN, IGNN, GCN])
+@pytest.mark.parametrize("make", [EnergyGNN, SoftEnergyGNN, GSDGNN, IGNN, GCN])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_parameters_of_half_precision(make, dtype):
-    """The solve stays in float64. Features are rounded like the parameters."""
+    """The solve stays in float64, or float32 (soft energies). Features are rounded like the
+    parameters."""
     torch.manual_seed(0)
     model, x = make(3, out_channels=2).to(dtype), torch.randn(6, 3)
     out = model(x, cycle(6))

@@ -402,7 +402,8 @@ class SoftModel(_Optimisation):
         if not self.config["residual"]:
             return found
         k = self.channels
-        return found.around(raw[:, -k:], heard[:, -k:], part.star)
+        below = raw[:, -k:]
+        return found.around(below, found.arguments(below, heard[:, -k:], part.star) - found.bias)
 
     def start(self, local: Local) -> Array:
         assert isinstance(local, Soft)

@@ -105,10 +105,9 @@ class Soft(LocalEnergy):
         slope = psi_slope(self.inside(h), self.inner_low, self.inner_high)
         return self.beta * (h - self.anchor) + self.inner.mT @ slope
 
-    def around(self, h: Array, inbox: Array, at: Star) -> Soft:
-        """The energy of the distances from some embeddings [R, k, A], heard as [R, k, E']: anchors
-        move there, and arguments read what is left."""
-        move = self.arguments(h, inbox, at) - self.bias
+    def around(self, h: Array, move: Array) -> Soft:
+        """The energy of the distances from some embeddings [R, k, A], whose arguments without
+        biases are ``move`` [R, w, E']: anchors move there, and arguments read what is left."""
         offset = self.offset - self.inner @ h
         return replace(self, anchor=self.anchor + h, bias=self.bias - move, offset=offset)
 

@@ -94,8 +94,8 @@ def certify(
         run: What :func:`hogwild.cluster.infer` returned for this model. The certificate then also
             says what the parts did between two exchanges, why, and what is proved of them.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
-            For energies ``rule="auto"`` means messages. More is proved of gradient steps with
-            ``step="certified"``.
+            For energies ``rule="auto"`` means messages, and for soft ones whose condition number
+            is at most 100 gradient steps. More is proved of these with ``step="certified"``.
     """
     found = uncompiled(model)
     found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout

@@ -32,14 +32,14 @@ VERBS = (
 EXAMPLES = """\
 examples:
   hogwild demo
-  hogwild train chains --model energy-edge --epochs 500 --folder runs/chains
-  hogwild evaluate runs/chains
-  hogwild robustness runs/chains --impair loss=0.3
-  hogwild track runs/chains --scenario join-leave
-  hogwild certify runs/chains
-  hogwild export runs/chains --out model.hog
-  hogwild swarm runs/chains --loss 0.3
-  hogwild keys keys --ids 0-19
+  hogwild train robots --model soft --epochs 60 --lr 0.02 --folder runs/robots
+  hogwild evaluate runs/robots
+  hogwild robustness runs/robots --impair loss=0.3
+  hogwild track runs/robots --scenario join-leave
+  hogwild certify runs/robots
+  hogwild export runs/robots --out model.hog
+  hogwild swarm runs/robots --loss 0.3
+  hogwild keys keys --ids 0-11
   hogwild cluster runs/roads roads.npz --workers 4
   hogwild serve
 

@@ -16,7 +16,7 @@ class Options(Verb):
     """Show models in step and out of step, and write a report.
 
     Trains a GCN, a GAT and an energy GNN, and runs them out of step and with 30 % of the packets
-    lost: about three minutes of one core, nothing to download. The report is one page for a
+    lost: about a minute of one core, nothing to download. The report is one page for a
     browser.
 
     Examples:
@@ -46,5 +46,5 @@ def run(options: Options) -> Outcome:
     where = Path(options.output).absolute()
     text = f"\n{found.table()}\n\nOpen {where.as_uri()} in a browser: the pictures, in plain words."
     text += "\nWatch it live, and kill a node yourself: hogwild serve (in a clone: make serve)"
-    good = all(r.converged == 1 for r in found.results["energy-edge"].values())
+    good = all(r.converged == 1 for r in found.results["soft"].values())
     return Outcome(text, {**found.as_dict(), "report": str(where)}, good)

@@ -24,9 +24,9 @@ class Options(Verb):
     hogwild info lists the tasks and the models. Exit code 3: no replica could be trained.
 
     Examples:
-      hogwild train chains --model energy-edge --epochs 500
+      hogwild train robots --model soft --epochs 60 --lr 0.02
       hogwild train counting --model energy-attention --replicas 50 --folder runs/counting
-      hogwild train chains --recipe paper --task-option length=20 --model-option hidden_channels=4
+      hogwild train chains --model energy-edge --recipe paper --task-option length=20
       hogwild train --config runs/mine.toml --lr 0.001
       hogwild train my_tasks.py:Triangles --model gcn --folder runs/triangles --resume
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOKS: dict[str, dict[str, Any]] = {
     "gcn": {"color": CYCLE[0], "marker": "o", "linestyle": "dashed"},
     "gat": {"color": CYCLE[1], "marker": "s", "linestyle": "dotted"},
-    "energy-edge": {"color": CYCLE[2], "marker": "^", "linestyle": "solid"},
+    "soft": {"color": CYCLE[2], "marker": "^", "linestyle": "solid"},
 }
 
 

@@ -28,7 +28,7 @@ from hogwild.executors.price import shown, size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LAYERED = [model for model in MODELS if model != "energy-edge"]
+LAYERED = [model for model in MODELS if model != "soft"]
 STYLE = """
 body { font: 16px/1.5 Georgia, serif; color: #222; background: #fff; max-width: 56rem;
        margin: 2rem auto; padding: 0 1rem; }
@@ -146,8 +146,8 @@ def _table(study: Study) -> str:
     )
     note += f"{escape(PRICE[0].upper() + PRICE[1:])}. Bytes: four a number, headers not counted. "
     note += (
-        "The energy GNN's nodes send messages; its gradient steps have no row, since running them "
-        "in all settings would take about a minute and a half more.</small></p>\n"
+        "The energy GNN's nodes make gradient steps, and send the numbers of their embeddings."
+        "</small></p>\n"
     )
     return '<div class="wide">\n<table>\n' + "\n".join(lines) + "\n</table>\n</div>\n" + note
 
@@ -168,7 +168,8 @@ def _words(study: Study) -> str:
     before = ", ".join(f"{100 * study.error(m)[0]:.1f} % ({MODELS[m]})" for m in MODELS)
     worst = {m: max(study.error(m, s)[0] for s in study.results[m]) for m in LAYERED}
     after = " and ".join(f"{100 * worst[m]:.1f} % ({MODELS[m]})" for m in LAYERED)
-    energy = study.results["energy-edge"]
+    energy = study.results["soft"]
+    condition = OPTIONS["soft"]["model_options"]["condition"]
     runs = sum(r.run.converged.numel() for r in energy.values())
     good = sum(int(r.run.converged.sum()) for r in energy.values())
     moved = max(float(r.distance.max()) for r in energy.values())
@@ -183,8 +184,10 @@ def _words(study: Study) -> str:
         f"the packets are that it has; the next packet makes up for a lost one. Of {runs} runs "
         f"(graphs, settings and schedules), {good} came within a relative {TOL:g} of the "
         f"synchronous embeddings, and outputs ended within {100 * moved:.2g} % (of the largest) of "
-        f"the synchronous ones. This is an observation: for rule='messages' it is not proved. For "
-        f"small gradient steps (step='certified') it is a theorem, if losses are bounded. The "
+        f"the synchronous ones. This is an observation: for the steps that nodes make here it is "
+        f"not proved. For smaller ones (step='certified') it is a theorem, if losses are bounded. "
+        f"Their size follows from the condition number of the energy, which was chosen before "
+        f"training: it is at most {condition:g}. The "
         f"price is time and traffic: {shown(energy[LOSSY].price.updates)} updates and "
         f"{size(energy[LOSSY].price.bytes)} a node with {LOSS:.0%} lost, where a layered model "
         f"makes five updates.",
@@ -211,8 +214,8 @@ def _others(study: Study) -> str:
         name
         for row, (name, _, rule) in ROWS.items()
         if rule in OTHERS
-        and study.error(row, LOSSY)[0] <= study.error("energy-edge", LOSSY)[0]
-        and study.results[row][LOSSY].price.bytes < study.results["energy-edge"][LOSSY].price.bytes
+        and study.error(row, LOSSY)[0] <= study.error("soft", LOSSY)[0]
+        and study.results[row][LOSSY].price.bytes < study.results["soft"][LOSSY].price.bytes
     ]
     choice = (
         f" Five layers reach every node here. Where layers are enough, {' and '.join(cheaper)} "
@@ -260,21 +263,23 @@ def _falls(study: Study) -> str:
 
 
 def _next() -> str:
-    beta = OPTIONS["energy-edge"]["model_options"]["beta"]
+    condition = OPTIONS["soft"]["model_options"]["condition"]
     items = [
         "<code>hogwild serve</code> (in a clone: <code>make serve</code>): the same live, on a "
         "page. Kill a node, drag one, lose packets, and see which answer survives.",
         "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
-        "<code>hogwild train chains --model energy-edge --folder runs/chains</code>, then "
-        "<code>hogwild robustness runs/chains --impair loss=0.3</code> and <code>hogwild certify "
-        "runs/chains</code>: the paper's task, what asynchrony costs, and what is proved about it.",
+        "<code>hogwild train robots --model soft --model-option hidden_channels=8 --epochs 60 "
+        "--lr 0.02 --folder runs/robots</code>, then <code>hogwild robustness runs/robots --impair "
+        "loss=0.3</code> and <code>hogwild certify runs/robots --step certified</code>: what "
+        "asynchrony costs, and what is proved about it.",
         "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
         "Lost packets, crashes, stragglers: <code>hogwild.simulate(model, data, "
         "impairments=BernoulliLoss(0.3))</code>, from "
         "<code>hogwild.asynchrony</code>.",
-        "The paper's gradient steps: <code>hogwild robustness runs/chains --rule gradient</code>, "
-        "smaller packets and many more of them.",
-        f"The energy here is more convex (β = {beta:g}) than the paper's (0.04), which saves "
-        f"updates. Try others: <code>hogwild train … --model-option beta=0.04</code>.",
+        "Fewer updates: <code>hogwild robustness runs/robots --rule balls</code>, where every node "
+        "solves what it has heard of, or <code>--rule messages</code>, in larger packets.",
+        f"The condition number of this energy is at most {condition:g}. Smaller ones need fewer "
+        f"updates, larger ones reach further: <code>hogwild train … --model-option "
+        f"condition=41</code>.",
     ]
     return "<ul>\n" + "".join(f"<li>{item}</li>\n" for item in items) + "</ul>\n"

@@ -3,14 +3,15 @@
 In rows the channels of a node or an edge lie side by side, and one product serves all matrices:
 with :math:`B = [W^\\top\\; V^\\top\\; U^\\top]`, :math:`Y B` holds the arguments of all edges and
 of all nodes, and what comes back is multiplied by :math:`B^\\top`. The compiled library solves
-every graph for itself (``source/soft.h``). Where there is none, and on a GPU, torch takes steps on
-all graphs at once. Their number is known beforehand: nothing is read back, and a CUDA graph can
-record them.
+every graph for itself (``source/soft.h``). On a GPU one launch takes all steps on all graphs
+(:mod:`hogwild.kernels.soft_cuda`), and elsewhere torch does. Their number is known beforehand:
+nothing is read back, and a CUDA graph can record them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.kernels import soft_cuda
 from hogwild.kernels.native import Library, address, library
 from hogwild.linalg.solution import Solution
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
@@ -43,6 +45,9 @@ def chebyshev_steps(condition: float, rtol: float) -> int:
 class SoftRows:
     """A soft energy on all graphs and replicas, detached from autograd, in rows.
 
+    Scales and weights of edges have gradients where they depend on parameters or need a gradient
+    for another reason (``scaled``): without edge weights and attention they are constants.
+
     Args:
         graph: The graphs.
         local: The energy as nodes see it.
@@ -55,14 +60,16 @@ class SoftRows:
         self.anchor, self.offset, self.bias = (
             t.detach().mT.contiguous() for t in (p.anchor, p.offset, p.bias)
         )  # [R, N, k], [R, N, o], [R, E, w]
-        self.scales = tuple(t.detach().contiguous() for t in (p.here, p.there, p.weight))
+        scales = p.here, p.there, p.weight
+        self.scales = tuple(t.detach().contiguous() for t in scales)
+        self.scaled = any(t.requires_grad for t in scales)
         self.back = torch.cat([p.receiver, p.sender, p.inner], 1).detach()  # [R, 2 w + o, k]
         self.ramps = (p.low, p.high, p.inner_low, p.inner_high)
         self.ramps = tuple(t.detach()[..., 0] for t in self.ramps)  # [R, w] or [R, o]
         self.width, self.own = self.bias.size(2), self.offset.size(2)
         self.lipschitz = lipschitz.detach()
 
-    # -- by torch ----------------------------------------------------------------------------------
+    # -- all graphs at once ------------------------------------------------------------------------
 
     def _sent(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """The arguments of edges [R, E, w] without biases, and of nodes [R, N, o] without offsets,
@@ -76,12 +83,16 @@ class SoftRows:
 
     def _returned(self, slope: Tensor, inner: Tensor) -> Tensor:
         """The transpose of :meth:`_sent`: [R, E, w] and [R, N, o] -> [R, N, k]."""
+        return self._collected(slope, inner) @ self.back
+
+    def _collected(self, slope: Tensor, inner: Tensor) -> Tensor:
+        """Sums at both ends of the edges, and at the nodes: [R, N, 2 w + o]."""
         here, there, _ = self.scales
         graph, (r, _, w) = self.graph, slope.shape
         zero = slope.new_zeros(r, graph.num_nodes, w)
         own = zero.index_add(1, graph.dst, _heads(here, slope))
         heard = zero.index_add(1, graph.src, _heads(there, slope))
-        return torch.cat([own, heard, inner], -1) @ self.back
+        return torch.cat([own, heard, inner], -1)
 
     def _ramp(self, at: Any, edges: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """A derivative of ψ at the arguments of edges, weighted, and of nodes."""
@@ -95,16 +106,20 @@ class SoftRows:
         slopes = self._ramp(psi_slope, edges + self.bias, nodes + self.offset)
         return self.beta * (y - self.anchor) + self._returned(*slopes)
 
-    def steps(self, start: Tensor, rtol: float) -> tuple[Tensor, int]:
+    def steps(self, start: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
         """Accelerated steps (:mod:`hogwild.solvers.momentum`) from ``start`` [R, N, k], as many as
-        the condition and the tolerance need."""
-        rate, keep, ahead = triple(self.beta, self.condition * self.beta)
+        the condition and the tolerance need: where they lead, the gradient there, their number."""
         count = momentum_steps(self.condition, rtol)
+        if soft_cuda.fused(self):
+            y, x, before = (start.clone(memory_format=torch.contiguous_format) for _ in range(3))
+            state = y, x, before
+            return y, soft_cuda.run(self, count, self.bias, self.offset, self.anchor, state), count
+        rate, keep, ahead = triple(self.beta, self.condition * self.beta)
         y = x = before = start
         for _ in range(count):
             fresh = (x + keep * (x - before)).sub_(self.gradient(y), alpha=rate)
             y, x, before = fresh + ahead * (fresh - x), fresh, x
-        return y, count
+        return y, self.gradient(y), count
 
     def chebyshev(self, h: Tensor, b: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
         """The solution of H x = b with the Hessian at h, all [R, N, k]; the residual b - H x; and
@@ -120,8 +135,11 @@ class SoftRows:
         least, most = self.beta, self.condition * self.beta
         middle, half = 0.5 * (most + least), 0.5 * (most - least)
         count = chebyshev_steps(self.condition, rtol)
-        x, r = torch.zeros_like(b), b
-        direction, ratio = r / middle, half / middle
+        r = b.clone(memory_format=torch.contiguous_format)
+        x, direction, ratio = torch.zeros_like(r), r / middle, half / middle
+        if soft_cuda.fused(self):
+            soft_cuda.run(self, count, *gates, None, (direction, x, r))
+            return x, r, count
         for _ in range(count):
             x = x + direction
             r = r - apply(direction)
@@ -132,7 +150,7 @@ class SoftRows:
 
     def cotangents(self, h: Tensor, dual: Tensor) -> Soft:
         r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all that the energy is
-        made of, in its own fields; h and λ are [R, N, k].
+        made of, in its own fields; h and λ are [R, N, k]. Constants have zeros.
 
         With the arguments z = A h + c and d = A λ of edges it is
         :math:`\beta \langle \lambda, h - g \rangle + \langle d, w \psi'(z) \rangle`, and so for
@@ -141,50 +159,50 @@ class SoftRows:
         native = compiled(h)
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
-        here, there, weight = self.scales
-        graph, w, heads = self.graph, self.width, here.size(1)
+        if not self.scaled and soft_cuda.fused(self):
+            bias, *rest = soft_cuda.cotangents(self, h, dual)
+            return self._fields(h, dual, bias, None, *rest)
         low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
-        sent, lifted = h @ self.back.mT, dual @ self.back.mT
-        own, ahead = (x[..., :w].index_select(1, graph.dst) for x in (sent, lifted))
-        heard, far = (x[..., w : 2 * w].index_select(1, graph.src) for x in (sent, lifted))
-        z = _heads(here, own) + _heads(there, heard) + self.bias
-        d = _heads(here, ahead) + _heads(there, far)
-        bend = _heads(weight, psi_curvature(z, low, high)) * d
-        pull = psi_slope(z, low, high)
+        z, inner_z = self._sent(h)
+        d, inner_d = self._sent(dual)
+        z, inner_z = z + self.bias, inner_z + self.offset
+        gate, inner_gate = self._ramp(psi_curvature, z, inner_z)
+        bend, inner_bend = gate * d, inner_gate * inner_d
+        pull, inner_pull = self._ramp(psi_slope, z, inner_z)
         up = psi_slope(z, torch.zeros_like(low), torch.ones_like(high))
-        inner_z, inner_d = sent[..., 2 * w :] + self.offset, lifted[..., 2 * w :]
-        inner_bend = psi_curvature(inner_z, inner_low, inner_high) * inner_d
-        inner_pull = psi_slope(inner_z, inner_low, inner_high)
         inner_up = psi_slope(inner_z, torch.zeros_like(inner_low), torch.ones_like(inner_high))
-
-        def returned(slope: Tensor, inner: Tensor) -> Tensor:
-            zero = slope.new_zeros(slope.size(0), graph.num_nodes, w)
-            at = zero.index_add(1, graph.dst, _heads(here, slope))
-            other = zero.index_add(1, graph.src, _heads(there, slope))
-            return torch.cat([at, other, inner], -1)
-
-        def by_heads(x: Tensor) -> Tensor:
-            """Sums over the channels of each head, [R, E, w] -> [R, H, E]."""
-            return x.unflatten(2, (heads, -1)).sum(3).mT
-
-        pulled = _heads(weight, pull)
-        heavier = _heads(weight, d)
+        scales = self._scale_cotangents(h, dual, bend, z, d) if self.scaled else None
+        heavier = _heads(self.scales[2], d)
         return self._fields(
-            h, dual, bend, by_heads(bend * own + pulled * ahead),
-            by_heads(bend * heard + pulled * far), by_heads(pull * d),
-            returned(bend, inner_bend), returned(pulled, inner_pull),
+            h, dual, bend, scales,
+            self._collected(bend, inner_bend), self._collected(pull, inner_pull),
             torch.cat([(heavier * (z - up)).sum(1), (inner_d * (inner_z - inner_up)).sum(1)], 1),
             torch.cat([(heavier * up).sum(1), (inner_d * inner_up).sum(1)], 1),
         )  # fmt: skip
 
+    def _scale_cotangents(
+        self, h: Tensor, dual: Tensor, bend: Tensor, z: Tensor, d: Tensor
+    ) -> list[Tensor]:
+        """The gradients in s, t and w [R, H, E]."""
+        graph, w, heads = self.graph, self.width, self.scales[0].size(1)
+        slope = psi_slope(z, self.ramps[0][:, None], self.ramps[1][:, None])
+        pull, products = _heads(self.scales[2], slope), []
+        for end, block in ((graph.dst, self.back[:, :w]), (graph.src, self.back[:, w : 2 * w])):
+            at, ahead = ((x @ block.mT).index_select(1, end) for x in (h, dual))
+            products.append(bend * at + pull * ahead)
+        return [x.unflatten(2, (heads, -1)).sum(3).mT for x in (*products, slope * d)]
+
     def _fields(
-        self, h: Tensor, dual: Tensor, bias: Tensor, here: Tensor, there: Tensor, weight: Tensor,
+        self, h: Tensor, dual: Tensor, bias: Tensor, scales: Sequence[Tensor] | None,
         bent: Tensor, straight: Tensor, flat: Tensor, steep: Tensor,
     ) -> Soft:  # fmt: skip
         """Gradients in the shapes of the energy's fields."""
-        w, one = self.width, self.scales[0].size(0) == 1
+        w = self.width
         matrices = bent.mT @ h + straight.mT @ dual  # [R, 2 w + o, k]
-        scales = [x.sum(0, keepdim=True) if one else x for x in (here, there, weight)]
+        if scales is None:
+            scales = [torch.zeros_like(x) for x in self.scales]
+        elif self.scales[0].size(0) == 1:
+            scales = [x.sum(0, keepdim=True) for x in scales]
         return Soft(
             anchor=-self.beta * dual.mT, bias=bias.mT,
             here=scales[0], there=scales[1], weight=scales[2],
@@ -224,6 +242,8 @@ class SoftRows:
         ]  # fmt: skip
         out = [self.anchor.new_empty(shape) for shape in shapes]
         places = torch.tensor([address(x) or 0 for x in out])
+        if not self.scaled:
+            places[1:4] = 0
         arguments = address(at), address(b), 0.0, 0.0, None, torch.get_num_threads()
         self._call(native, *arguments, None, None, None, None, address(places))
 
@@ -237,11 +257,12 @@ class SoftRows:
             *blocks, inner = x.split([*[wide] * couplings, narrow], 2)
             return torch.cat([*(cut(y, 2, heads, w // heads) for y in blocks), inner[..., :o]], 2)
 
-        bias, here, there, weight, bent, straight, flat, steep = out
+        bias, *scales, bent, straight, flat, steep = out
         bent, straight = apart(bent, 2), apart(straight, 2)
         flat, steep = (apart(x, 1).sum(1) for x in (flat, steep))
         bias = cut(bias, 2, heads, w // heads)
-        return self._fields(h, dual, bias, here, there, weight, bent, straight, flat, steep)
+        given = scales if self.scaled else None
+        return self._fields(h, dual, bias, given, bent, straight, flat, steep)
 
     def _call(self, native: Library, *arguments: Any) -> None:
         """Call the library; ``arguments`` are those behind the problem."""

@@ -59,8 +59,8 @@ class ImplicitConv(Conv):
             side.
         solver: A :class:`~hogwild.solvers.Solver`. With ``None`` the layer uses
             :meth:`default_solver`.
-        solve_dtype: Precision of the solve. With ``None`` it is the precision of the features, and
-            float64 where the model is simulated, certified or measured.
+        solve_dtype: Precision of the solve. With ``None`` it is the precision of the features, at
+            least float32, and float64 where the model is simulated, certified or measured.
         on_failure: ``"raise"``, ``"warn"`` or ``"ignore"`` when a solve misses its tolerance.
         validate: Also check the *values* of the inputs (finite, in range, sorted). These checks
             synchronise with the device.
@@ -196,6 +196,8 @@ class ImplicitConv(Conv):
     def precision(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
         dtype = self.solve_dtype or (torch.float64 if studied() else x.dtype)
+        if dtype in (torch.float16, torch.bfloat16):
+            return torch.float32
         if dtype not in (torch.float32, torch.float64):
             raise DTypeError(
                 f"the solve would run in {dtype}; expected float32 or float64: build the model "

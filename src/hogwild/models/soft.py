@@ -58,12 +58,16 @@ from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.momentum import TripleMomentum
 from hogwild_node.networks import ATTENTION_SLOPE, softmax
-from hogwild_node.soft import AGGREGATIONS, Soft, biases, bounded, knowing, scales
+from hogwild_node.soft import AGGREGATIONS, Soft, bounded, knowing, scales
 
 CONDITION = 41.0
 """The default condition number."""
 CAP = 10.0
 """Scores of attention lie between -CAP and CAP, so that no edge fades altogether."""
+APART = 2.0
+"""The slopes of opposed channels begin at the sigmoids of -APART and APART, 0.12 and 0.88."""
+EDGES = 0.3
+"""Biases from r edge features begin with deviations of EDGES / √r."""
 
 
 def condition_of(reach: float) -> float:
@@ -115,7 +119,10 @@ class SoftEnergyConv(ImplicitConv):
         reach: Instead of ``condition``: the hops within which an influence falls by a factor e, at
             most (:func:`condition_of`): 3 hops need :math:`\kappa = 36.7`, and r hops about
             :math:`4 r^2`.
-        width: Channels w of the coupling; ``None``: k.
+        width: Channels w of the coupling; ``None``: k. From 2 k on they begin as pairs of opposed
+            channels with different slopes, ψ(z) and ψ(−z), whose sum is quadratic. So the model
+            begins at denoising, too, and is bent from the first step on: tasks that need more than
+            averages learn faster.
         edge_dim: Width r of the edge features, or ``None``.
         aggr: How edges are scaled. ``"symmetric"`` is the scaling of GCN and APPNP, which favours
             signals that grow with :math:`\sqrt{d_i}`. With ``"mean"`` all nodes weigh the same, and
@@ -238,12 +245,19 @@ class SoftEnergyConv(ImplicitConv):
 
     def _draw(self) -> None:
         """Start at graph signal denoising: V = -W, W with orthonormal columns, U = 0, no biases of
-        edges, equal slopes, equal scores. Factors of what is zero are random, so that it learns."""
+        edges from nodes, equal scores, and slopes that are equal or belong to opposed channels.
+        Factors of what is zero are random, so that it learns, and so are biases from edges."""
         parts: dict[str, Any] = dict(self.coupling.items())
         starts = {name: torch.zeros_like(part.start) for name, part in parts.items()}
-        for matrix in starts["receiver"].view(-1, self.width, self.hidden_channels):
-            nn.init.orthogonal_(matrix)
+        w, k = self.width, self.hidden_channels
+        pairs = w // 2 if w >= 2 * k else 0
+        for matrix in starts["receiver"].view(-1, w, k):
+            rows = nn.init.orthogonal_(matrix.new_empty(w - pairs, k))
+            opposed = torch.stack([rows[:pairs], -rows[:pairs]], 1).flatten(0, 1)
+            matrix.copy_(torch.cat([opposed / math.sqrt(2.0), rows[pairs:]]))
         starts["sender"] = -starts["receiver"]
+        starts["slopes"][..., : 2 * pairs, :] = torch.tensor([-APART, APART])
+        starts["edge_bias"].normal_(0.0, EDGES / math.sqrt(self.edge_dim or 1))
         for name in {"inner_bias", "score"} & starts.keys():
             starts[name].normal_(0.0, 1.0 / math.sqrt(starts[name].size(-1)))
         for name, start in starts.items():
@@ -265,7 +279,7 @@ class SoftEnergyConv(ImplicitConv):
             weight = inputs.edge_weight.to(x.dtype)
         degree = 1.0 + graph.received(weight)
         known = knowing(x, degree)
-        near = gather(known, graph.src) if heard is None else knowing(heard, degree[graph.src])
+        near = known if heard is None else knowing(heard, degree[graph.src])
         weight = weight[None, None]
         if self.heads is not None:
             graph.require_whole(f"attention (heads={self.heads})")
@@ -276,19 +290,23 @@ class SoftEnergyConv(ImplicitConv):
         )
         here, there = here[..., graph.dst], there[..., graph.src]
         parts = self.terms(x.dtype)
-        bias = biases(parts.pop("bias"), known, near, attr, graph.dst)
+        bias = _pairs(graph, parts.pop("bias"), known, near, attr)
         local = Soft(
             self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
-            bias.mT.contiguous().mT, *scales(self.aggr, here, there, self.max_degree), weight,
+            bias, *scales(self.aggr, here, there, self.max_degree), weight,
             offset=parts.pop("inner_bias") @ known, beta=self.beta, **parts,
         )  # fmt: skip
+        found = SoftProblem(graph, local, self.condition)
         if self.residual:
-            if below_heard is None:
-                below_heard = gather(below, graph.src)
             r = self.replicas or 1
-            below, below_heard = below.expand(r, -1, -1), below_heard.expand(r, -1, -1)
-            local = local.around(below, below_heard, graph.everyone)
-        return SoftProblem(graph, local, self.condition)
+            below = below.expand(r, -1, -1)
+            if below_heard is None:
+                move = found.arguments(below)
+            else:
+                heard = below_heard.expand(r, -1, -1)
+                move = local.arguments(below, heard, graph.everyone) - local.bias
+            found = SoftProblem(graph, local.around(below, move), self.condition)
+        return found
 
     def terms(self, dtype: torch.dtype) -> dict[str, Any]:
         """What the energy has beside features and graph, [R, …, …]: the matrices, the curvatures,
@@ -296,8 +314,12 @@ class SoftEnergyConv(ImplicitConv):
         most, share = (self.condition - 1.0) * self.beta, 0.5 if self.local_channels else 1.0
         slopes = 0.25 * share * most * self._value("slopes", dtype).sigmoid()
         inner_slopes = (1.0 - share) * most * self._value("inner_slopes", dtype).sigmoid()
-        matrices = {n: bounded(self._value(n, dtype)) for n in ("receiver", "sender", "inner")}
-        return matrices | {
+        ends = torch.stack([self._value(n, dtype) for n in ("receiver", "sender")])
+        receiver, sender = bounded(ends)  # one factorisation for both
+        inner = self._value("inner", dtype)
+        return {
+            "receiver": receiver, "sender": sender,
+            "inner": bounded(inner) if inner.numel() else inner,
             "low": slopes[..., :1], "high": slopes[..., 1:],
             "inner_low": inner_slopes[..., :1], "inner_high": inner_slopes[..., 1:],
             "bias": torch.cat([self._value(n, dtype) for n in ("bias", "edge_bias")], -1),
@@ -309,7 +331,7 @@ class SoftEnergyConv(ImplicitConv):
     ) -> Tensor:
         """The weights of the edges for every head, [1, 1, E] -> [R, H, E]."""
         score, out = (self._value(name, weight.dtype) for name in ("score", "score_out"))
-        hidden = F.leaky_relu(biases(score, own, near, attr, graph.dst), ATTENTION_SLOPE)
+        hidden = F.leaky_relu(_pairs(graph, score, own, near, attr), ATTENTION_SLOPE)
         logits = (out * hidden).unflatten(1, (self.heads, -1)).sum(2)
         shares = softmax(CAP * (logits / CAP).tanh(), graph.everyone, weight)
         total: Tensor = gather(graph.received(weight), graph.dst)
@@ -340,6 +362,16 @@ class SoftEnergyConv(ImplicitConv):
             "bias_rate": self.bias_rate,
             "norm": self.norm and self.norm.name, "residual": self.residual or None,
         }  # fmt: skip
+
+
+def _pairs(graph: Graph, weight: Tensor, own: Tensor, near: Tensor, attr: Tensor | None) -> Tensor:
+    """:func:`hogwild_node.soft.biases` of a whole graph, [R, w, E], in memory row by row: products
+    of nodes are gathered, where ``near`` is what all nodes know (``own``)."""
+    mine, theirs, rest = weight.mT.tensor_split((own.size(1), 2 * own.size(1)), 1)
+    found = (own.mT @ mine).index_select(1, graph.dst)
+    heard = near.mT @ theirs
+    found = found + (heard.index_select(1, graph.src) if near is own else heard)
+    return (found if attr is None else found + attr.mT @ rest).mT
 
 
 def _condition(condition: float | None, reach: float | None) -> float:

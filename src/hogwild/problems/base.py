@@ -371,8 +371,8 @@ class Objective(Distributed, CertifiedObjective):
         return False
 
     def cotangents(self, h: Tensor, dual: Tensor) -> Self:
-        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all tensors of a
-        detached problem, as a problem whose tensors they are; h and λ are [R, k, N]."""
+        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all tensors that need
+        one, as a problem whose tensors they are; h and λ are [R, k, N]."""
         raise NotImplementedError(f"{type(self).__name__} has no cotangents in closed form")
 
     @property

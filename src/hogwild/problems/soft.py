@@ -88,8 +88,8 @@ class SoftProblem(Objective):
             return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
         if not start.is_cuda:
             return None
-        y, count = rows.steps(start, rtol)
-        residual, limit = self.graph.norm(rows.gradient(y).mT), atol + rtol * self.size_of(y.mT)
+        y, gradient, count = rows.steps(start, rtol)
+        residual, limit = self.graph.norm(gradient.mT), atol + rtol * self.size_of(y.mT)
         steps = torch.full(residual.shape, count, device=y.device)
         return Solution.of(y.mT, residual, limit, steps)
 

@@ -119,7 +119,7 @@ def differentiable(
 
         def closed(h: Tensor, grad: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
             found = linear.solve(detached.evaluate(h).hessian(), grad, rtol)
-            pairs = zip(arrays(problem), arrays(detached.cotangents(h, -found.value)), strict=True)
+            pairs = zip(arrays(problem), arrays(problem.cotangents(h, -found.value)), strict=True)
             return found, tuple(y for (x, _), (y, _) in pairs if x.requires_grad)
 
         return attach(h, sources, closed, build, adjoint, on_failure) if sources else h

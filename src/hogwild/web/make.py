@@ -25,6 +25,11 @@ OPTIONS: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("field", "energy"): {"epochs": 200, "lr": 0.01, "model_options": {"beta": 1.0}},
     ("average", "energy"): {"epochs": 250, "lr": 0.01, "model_options": {"beta": 0.1}},
+} | {
+    (task, "soft"): {
+        "epochs": 200, "lr": 0.02, "model_options": {"hidden_channels": 8, "aggr": "mean"},
+    }
+    for task in TASKS
 }  # fmt: skip
 DEFAULT: dict[str, Any] = {"epochs": 200, "lr": 0.02}
 

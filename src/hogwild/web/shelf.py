@@ -26,6 +26,7 @@ class Kind:
 
 MODELS: dict[str, Kind] = {
     "energy": Kind("Energy GNN", "energy-edge", "its answer is the minimum of one convex energy"),
+    "soft": Kind("Soft energy GNN", "soft", "the same, in packets of as many numbers as channels"),
     "gsdgnn": Kind("GSDGNN", "gsdgnn", "its answer is the minimum of one quadratic energy"),
     "ignn": Kind("IGNN", "ignn", "its answer is the fixed point of a contraction"),
     "gcn": Kind("GCN", "gcn", "its answer is the last of five layers"),

@@ -1,12 +1,6 @@
-// The sizes of the one model that a GPU's code is compiled for, and a block's shared memory.
+// The sizes of the one model that a GPU's code is compiled for.
 #pragma once
 #include "shapes.h"
-
-#ifdef HOG_EMULATED
-#define HOG_SHARED(name) double* const name = emulated_shared
-#else
-#define HOG_SHARED(name) extern __shared__ double name[]
-#endif
 
 namespace hog {
 

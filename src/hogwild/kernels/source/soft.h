@@ -179,9 +179,13 @@ class SoftTask {
         product(y_);
         edges<Gates>();
         T *direction = y_, *r = x_, *found = before_;
-        double rr = 0, nothing = 0;
+        double rr = 0, nothing = 0, most_b = largest(b + at);
+        team_.max(most_b, nothing);
+        // Squares of small numbers are zero in single precision: the largest entry becomes about one.
+        const int power = most_b > 0 && std::isfinite(most_b) ? std::max(std::ilogb(most_b), -100) : 0;
+        const T down = (T)std::ldexp(1.0, -power), up = (T)std::ldexp(1.0, power);
         for (int64_t i = from; i < to; ++i) {
-            direction[i] = r[i] = b[at + i], found[i] = 0;
+            direction[i] = r[i] = down * b[at + i], found[i] = 0;
             rr += (double)r[i] * r[i];
         }
         team_.sum(rr, nothing);
@@ -204,7 +208,8 @@ class SoftTask {
             for (int64_t i = from; i < to; ++i) direction[i] = r[i] + ratio * direction[i];
             rr = fresh, residual = std::sqrt(rr);
         }
-        for (int64_t i = from; i < to; ++i) x[at + i] = found[i];
+        for (int64_t i = from; i < to; ++i) x[at + i] = up * found[i];
+        residual *= up, limit *= up;
         return t;
     }
 

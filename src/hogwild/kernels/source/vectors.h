@@ -8,6 +8,12 @@
 #define HOG_FN __device__ __forceinline__
 #define HOG_INLINE HOG_FN
 #define HOG_METHOD __device__ __forceinline__
+/// The dynamic shared memory of a block.
+#ifdef HOG_EMULATED
+#define HOG_SHARED(name) double* const name = emulated_shared
+#else
+#define HOG_SHARED(name) extern __shared__ double name[]
+#endif
 #else
 #define HOG_GPU 0
 #define HOG_FN static inline

@@ -1,0 +1,182 @@
+"""Soft energies on a GPU: all steps of a solve in one launch, and all gradients in another one
+(``source/soft.cu``).
+
+The blocks of the first launch wait for each other once a step, which needs a cooperative launch:
+all of them run at the same time. Nothing is read back, and a CUDA graph can record the launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hogwild.graph import Graph, kept
+from hogwild.kernels.build import SOURCE
+from hogwild.kernels.driver import (
+    CudaError,
+    argument_addresses,
+    launch,
+    launch_together,
+    load,
+    most_shared,
+    multiprocessors,
+)
+from hogwild.kernels.native import SWITCH, address
+from hogwild_node.soft import WIDTH
+
+if TYPE_CHECKING:
+    from hogwild.kernels.soft import SoftRows
+
+THREADS, RESIDENT = 512, 1
+"""Threads of a block, and blocks that share a multiprocessor."""
+TILE = 8
+"""Nodes that a block computes together, as in ``soft.cu``."""
+ARRAYS = (
+    "in", "in_edge", "sender", "out", "out_edge", "receiver", "here", "there", "weight", "forth",
+    "back", "low", "high", "inner_low", "inner_high", "along", "inside", "anchor", "y", "x",
+    "before", "gradient", "sent", "arrived",
+)  # fmt: skip
+SIZES = ("replicas", "nodes", "edges", "k", "w", "o", "heads", "stride", "steps")
+BOUNDS = ("beta", "least", "most", "width")
+
+
+class Arguments(ctypes.Structure):
+    """``Soft`` of ``soft.cu``."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ARRAYS),
+        *((name, ctypes.c_longlong) for name in SIZES),
+        *((name, ctypes.c_double) for name in BOUNDS),
+    ]
+
+
+class Cotangents(ctypes.Structure):
+    """``Cotangents`` of ``soft.cu``."""
+
+    _fields_ = [
+        (name, ctypes.c_void_p) for name in ("bias", "bent", "straight", "straightest", "steepest")
+    ]
+
+
+@kept
+def ends(graph: Graph) -> list[Tensor]:
+    """For the edges into the nodes: where those of each node begin [N + 1], the edges, and their
+    senders; the same for the edges out of the nodes, with their receivers."""
+    found = []
+    for near, far in ((graph.dst, graph.src), (graph.src, graph.dst)):
+        edge = torch.argsort(near, stable=True)
+        first = near.new_zeros(graph.num_nodes + 1)
+        first[1:] = torch.bincount(near, minlength=graph.num_nodes).cumsum(0)
+        found += [first, edge, far[edge]]
+    return found
+
+
+def prelude(dtype: torch.dtype) -> str:
+    """The constants that the source is compiled with."""
+    real = {torch.float32: "float", torch.float64: "double"}[dtype]
+    numbers = {"REAL": real, "THREADS": THREADS, "RESIDENT": RESIDENT}
+    return "".join(f"#define HOG_{name} {value}\n" for name, value in numbers.items())
+
+
+KERNELS = ("hog_soft", "hog_soft_cotangents")
+
+
+@cache
+def functions(dtype: torch.dtype, device: int) -> dict[str, ctypes.c_void_p] | None:
+    """The loaded kernels, or ``None`` where nothing compiles them."""
+    text = prelude(dtype) + (SOURCE.parent / "soft.cu").read_text()
+    try:
+        return load(text, "soft.cu", ("vectors.h", "grid_gpu.h"), device, KERNELS)
+    except CudaError:
+        return None
+
+
+def _index(x: Tensor) -> int:
+    return torch.cuda.current_device() if x.device.index is None else x.device.index
+
+
+def _shared(rows: SoftRows) -> int:
+    """Bytes of shared memory of a block."""
+    *_, m, k = rows.back.shape
+    return TILE * (m + k) * rows.back.dtype.itemsize
+
+
+def fused(rows: SoftRows) -> bool:
+    """Whether these rows are solved in one launch; torch takes their steps otherwise."""
+    off = os.environ.get(SWITCH, "").lower() == "off"
+    if off or not rows.anchor.is_cuda or not rows.anchor.numel():
+        return False
+    device = _index(rows.anchor)
+    fits = _shared(rows) <= most_shared(device)
+    return fits and functions(rows.anchor.dtype, device) is not None
+
+
+def run(
+    rows: SoftRows, steps: int, along: Tensor, inside: Tensor, anchor: Tensor | None,
+    state: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:  # fmt: skip
+    """Take steps, which change the ``state`` y, x and x before [R, N, k].
+
+    Args:
+        rows: The energy.
+        steps: Number of steps.
+        along: Biases of the edges [R, E, w], or curvatures with their weights.
+        inside: Offsets of the nodes [R, N, o], or curvatures.
+        anchor: Anchors [R, N, k]: accelerated steps from y = x = x before. ``None``: Chebyshev's
+            method for H x = b, from x = 0, x before = b, which becomes the residual, and y = b
+            divided by the mean of the eigenvalues' bounds.
+        state: The state.
+
+    Returns:
+        The gradient at y, with an anchor.
+    """
+    r, n, _ = state[0].shape
+    sent, gradient = rows.back.new_empty(2, r, n, rows.back.size(1)), torch.empty_like(state[0])
+    arrived = torch.zeros(1, dtype=torch.int32, device=gradient.device)
+    given, _alive = _posed(rows, steps, along, inside, anchor, *state, gradient, sent, arrived)
+    _launch("hog_soft", rows, r * -(-n // TILE), _shared(rows), given)
+    return gradient
+
+
+def cotangents(rows: SoftRows, h: Tensor, dual: Tensor) -> list[Tensor]:
+    """What :meth:`SoftRows._fields` reads, without gradients in scales and weights of edges; h and
+    λ are [R, N, k]."""
+    (r, n, _), w, o, (*_, m, _) = h.shape, rows.width, rows.own, rows.back.shape
+    sent, lifted = (x @ rows.back.mT for x in (h, dual))
+    shapes = rows.bias.shape, (r, n, m), (r, n, m), (r, n, w + o), (r, n, w + o)
+    bias, bent, straight, flat, steep = (h.new_empty(shape) for shape in shapes)
+    into = Cotangents(*map(address, (bias, bent, straight, flat, steep)))
+    given, _alive = _posed(rows, 0, rows.bias, rows.offset, *[None] * 5, sent, None)
+    _launch(
+        "hog_soft_cotangents", rows, -(-sent.numel() // THREADS), 0, given, address(lifted), into
+    )
+    return [bias, bent, straight, flat.sum(1), steep.sum(1)]
+
+
+def _posed(rows: SoftRows, steps: int, *arrays: Tensor | None) -> tuple[Arguments, list[Any]]:
+    """The arguments of a kernel, from ``along`` on, and what must stay alive."""
+    (r, n, k), heads, edges = rows.anchor.shape, rows.scales[0].size(1), rows.graph.num_edges
+    for_all = max(x.size(0) for x in rows.scales) == 1
+    scales = rows.scales if for_all else [x.expand(r, -1, -1) for x in rows.scales]
+    every = [*ends(rows.graph), *scales, rows.back.mT, rows.back, *rows.ramps, *arrays]
+    alive = [None if x is None else x.contiguous() for x in every]
+    sizes = r, n, edges, k, rows.width, rows.own, heads, 0 if for_all else heads * edges, steps
+    bounds = rows.beta, rows.beta, rows.condition * rows.beta, WIDTH
+    return Arguments(*map(address, alive), *sizes, *bounds), alive
+
+
+def _launch(name: str, rows: SoftRows, blocks: int, shared: int, *arguments: Any) -> None:
+    """Launch a kernel with at most so many blocks."""
+    device = _index(rows.anchor)
+    kernels, stream = functions(rows.anchor.dtype, device), torch.cuda.current_stream(device)
+    assert kernels is not None
+    pointers, _alive = argument_addresses(arguments)
+    start = launch_together if name == "hog_soft" else launch
+    grid = min(RESIDENT * multiprocessors(device), blocks), 1
+    with torch.cuda.device(device):
+        start(kernels[name], grid, THREADS, shared, stream.cuda_stream, pointers)
