@@ -4,9 +4,7 @@ For each model and graph, with S = 5 and D = 2:
 
 * *messages*: the echo near the answer, the proved number of updates until 10⁻⁶ of the error is left
   near the answer, and the number that runs needed to bring the distance from 10⁻⁴ to 10⁻¹⁰;
-* *gradient steps of certified size*: the same number, proved from anywhere and proved near the
-  answer, and how large "near" is, relative to the largest entry of the answer; the same for one
-  step for all nodes that is certified near the answer only;
+* *gradient steps of certified size*: the same number, proved from anywhere;
 * *the error now*: in a run with messages, bound over true distance (largest entry) at the moments
   at which the run was about 10⁻², 10⁻⁴ and 10⁻⁶ from the answer. "c" marks the bound from
   convexity, where the central one does not hold; "—" marks a distance that was not met.
@@ -77,9 +75,7 @@ def main() -> None:
         rows.append([name, *shown(cell)])
         print(rows[-1], flush=True)
     head = ("case", "condition number", "echo", "messages: proved near", "messages: runs",
-            "gradient: proved from anywhere", "proved near", "near is", "with a step for near",
-            "near is", "dominance",
-            "error now at 1e-2", "1e-4", "1e-6")  # fmt: skip
+            "gradient: proved", "error now at 1e-2", "1e-4", "1e-6")  # fmt: skip
     print(publish(arguments.output, "certificates", "Certificates ({}).", head, rows, cells))
 
 
@@ -109,26 +105,19 @@ def measure(model: torch.nn.Module, data: Data, ticks: int) -> dict[str, object]
     needed = None
     if max(left[-10:]) < 1e-11:
         needed = (moments[first[1]] - moments[first[0]]) / ((STAGGER + 1) / 2)
-    near, own = steps.local, steps.faster
     return {
         "condition": steps.constants["condition_number"],
         "echo": sent.constants.get("echo"),
         "messages_proved": None if sent.local is None else sent.local.updates,
         "messages_seen": needed,
         "gradient_everywhere": steps.updates,
-        "gradient_near": None if near is None else near.updates,
-        "radius": None if near is None else near.relative,
-        "own_near": None if own is None else own.updates,
-        "own_radius": None if own is None else own.relative,
-        "dominance": steps.constants.get("dominance"),
         "bounds": bounds,
     }
 
 
 def shown(cell: dict[str, object]) -> list[str]:
     """The numbers of one case, for people."""
-    names = ("condition", "echo", "messages_proved", "messages_seen", "gradient_everywhere",
-             "gradient_near", "radius", "own_near", "own_radius", "dominance")  # fmt: skip
+    names = ("condition", "echo", "messages_proved", "messages_seen", "gradient_everywhere")
     found = ["—" if cell[name] is None else f"{cell[name]:.3g}" for name in names]
     for bound in cell["bounds"]:  # type: ignore[attr-defined]
         mark = "" if bound is None or bound[1] == "central" else " c"

@@ -34,8 +34,7 @@ from training_step import described, environment, table, write
 
 from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import infer, open_graph
-from hogwild.cluster.actors import Actors
-from hogwild.cluster.connection import connect
+from hogwild.cluster.actors import Actors, connect
 from hogwild.cluster.inference import gathered
 from hogwild.cluster.setup import Place, Setup, prepared
 from hogwild.cluster.worker import Status

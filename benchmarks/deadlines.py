@@ -97,10 +97,7 @@ AIM = 3
 """Models that are trained for a deadline are trained for so many light cones in updates."""
 WEIGHTS = (0.3, 0.1, 0.03)
 """Weights of the term for a deadline, the largest first."""
-HOW: dict[str, dict[str, Any]] = {
-    "chains": {"method": "stiffness"},
-    **{task: {"unroll": 12} for task in ("counting", "sums", "mutag")},
-}
+HOW: dict[str, dict[str, Any]] = {task: {"unroll": 12} for task in ("counting", "sums", "mutag")}
 """Options of the deadline other than the default ones. Synchronous updates carry nothing over a
 hundred hops; twelve of them cost less than half of thirty."""
 PRICE = 1.1

@@ -2,13 +2,12 @@ r"""One process and large graphs: seconds, peak memory, iterations, and the erro
 
 Every cell is a process of its own, which reads a graph from memory-mapped files and solves it once
 without gradients: an energy GNN with edge-wise messages (k = 2), GSDGNN and IGNN with fresh
-parameters, float64, default solvers. ``tiles`` is the same energy GNN by
-``hogwild.cluster.infer`` with one worker, which solves a large graph in tiles, to a relative error
-of 10⁻⁶; its seconds are those of the whole call, with the files of the graph that it writes. The
-peak is that of the whole process (``ru_maxrss``); the
-prediction is that of :mod:`hogwild.cluster.memory`. The error is the relative distance to a solve
-that continues with a tolerance a thousand times as tight. The report has the exponent of a
-least-squares fit of log time against log edges (1 is linear).
+parameters, float64, default solvers. ``one-worker`` is the same energy GNN by
+``hogwild.cluster.infer`` with one worker, to a relative error of 10⁻⁶; its seconds are those of the
+whole call, with the files of the graph that it writes. The peak is that of the whole process
+(``ru_maxrss``); the prediction is that of :mod:`hogwild.cluster.memory`. The error is the relative
+distance to a solve that continues with a tolerance a thousand times as tight. The report has the
+exponent of a least-squares fit of log time against log edges (1 is linear).
 
 Graphs: random geometric of mean degree 6 (default), lattices, preferential attachment, and with
 ``--roads`` the road network in ``$HOGWILD_DATA/roadnet/world_highways.npz``.
@@ -40,7 +39,7 @@ from hogwild.cluster.memory import predict
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.whole import Whole
 
-MODELS = {"energy": EnergyGNN, "tiles": EnergyGNN, "gsd": GSDGNN, "ignn": IGNN}
+MODELS = {"energy": EnergyGNN, "one-worker": EnergyGNN, "gsd": GSDGNN, "ignn": IGNN}
 GRAPHS = ("geometric", "grid", "power-law", "roads")
 Row = dict[str, Any]
 
@@ -72,7 +71,7 @@ def peak(device: str) -> float:
 
 def solved(model: Any, name: str, inputs: Any) -> tuple[torch.Tensor, Row]:
     """The embeddings, and how the solve ended."""
-    if name == "tiles":
+    if name == "one-worker":
         run = infer(model, inputs, 1, work="solve", gather=True)
         assert run.h is not None
         assert run.converged
@@ -159,7 +158,9 @@ def main() -> None:
     )
     parser.add_argument("--nodes", default="10000,100000,1000000", help="default: %(default)s")
     parser.add_argument("--largest", action="store_true", help="10,000,000 nodes, too (hours)")
-    parser.add_argument("--models", default="energy,tiles,gsd,ignn", help="default: %(default)s")
+    parser.add_argument(
+        "--models", default="energy,one-worker,gsd,ignn", help="default: %(default)s"
+    )
     parser.add_argument("--graphs", default="geometric", help=f"some of {', '.join(GRAPHS)}")
     parser.add_argument("--roads", action="store_true", help="the road network, too")
     parser.add_argument("--no-check", action="store_true", help="leave out the tighter solve")

@@ -1,7 +1,7 @@
 """Write the tables of docs/benchmarks.md and the README from the committed results.
 
 ``python benchmarks/report.py`` rewrites the text between the markers. ``--check`` only says whether
-the text would change. Results are JSON files written by training_step.py and scaling.py, in
+the text would change. Results are the files that the other benchmarks have written to
 benchmarks/results, with one folder per machine.
 """
 
@@ -171,27 +171,17 @@ PARTS: dict[str, Callable[[str], str]] = {
     "training_step": training_step,
     "goals": goals,
     "summary": summary,
-    "scaling": written("scaling"),
-    "fronts": written("fronts"),
-    "budget": written("budget"),
     "ensemble": written("ensemble"),
-    "asynchrony": written("asynchrony"),
     "memory": written("memory"),
     "ticks": written("ticks"),
-    "ticks_float32": written("ticks_float32"),
     "ticks_one": written("ticks_one"),
     "epochs": epochs,
     "epochs_soft": written("epochs-soft"),
-    "explicit": written("explicit"),
-    "gsd": written("gsd"),
-    "ignn": written("ignn"),
-    "ignn_chains": written("ignn-chains"),
     "baselines": written("baselines"),
     "rules": written("rules"),
     "rules_cycles": written("rules-cycles"),
     "rules_long": written("rules-long"),
     "certificates": written("certificates"),
-    "safeguard": written("safeguard"),
     "c_agent": written("c_agent"),
     "swarm_start": written("swarm_start"),
     "swarm_turns": written("swarm_turns"),

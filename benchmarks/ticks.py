@@ -1,19 +1,15 @@
 r"""Node updates a second of the simulator, in compiled code and on torch.
 
 The model is an untrained ``EnergyGNN`` of the paper's size on random geometric graphs of mean
-degree 6, in float64 (or as ``--dtype`` says), with S = 5 and D = 2. A cell is a graph, a number of
+degree 6, in float64 on a CPU, with S = 5 and D = 2. A cell is a graph, a number of
 runs and a number of replicas; an update of one node in one replica counts as one. Every cell runs
 twice, in processes of their own: with compiled code, and with ``HOGWILD_KERNELS=off``. Both begin
 at the same start and make ticks for the same time.
 
 The table also says how near compiled gradient steps come to two limits: the numbers that an update
 must at least read and write, a second, as a share of what copying a large array moves, a second;
-and the activations (an exponential, a logarithm and a division each) a second, on a CPU also as a
-share of what a loop of the same function reaches that does nothing else, on one thread.
-
-``--device cuda`` measures a GPU, where a tick of gradient steps is one launch. The activations
-are then also a share of what the GPU's units for double precision could compute if they did nothing
-else: an activation takes ``OPERATIONS`` of them.
+and the activations (an exponential, a logarithm and a division each) a second, also as a share of
+what a loop of the same function reaches that does nothing else, on one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from asynchrony import BANDWIDTH, STEP, synchronise
 from tasks import rgg
 from training_step import THREADS, limit_threads, publish
 
@@ -43,34 +38,18 @@ from hogwild.rules import gradient_rule, message_rule
 from hogwild_node.rules.base import Rule
 from hogwild_node.tree import EDGES, NODES, arrays
 
+STEP = 0.02
 WARM = 5
 """Ticks before the clock starts: after S ticks every node has updated."""
 
 
-OPERATIONS = 47
-"""Instructions in double precision of one activation on a GPU: ``softplus`` of
-``kernels/source/vectors.h`` with HOG_SHORT_CHAINS, counted in what ``nvcc -ptx`` makes of it."""
-INSTRUCTIONS = {"NVIDIA H200": 17e12}
-"""Instructions in double precision a second: half of the operations on the data sheet, which counts
-a multiplication and an addition in one instruction as two."""
-CHUNK = 20
-"""Ticks between two looks at the clock on a GPU, which must be waited for."""
-
-
-def pose(
-    nodes: int, runs: int, replicas: int, device: str, dtype: torch.dtype = torch.float64
-) -> Objective:
+def pose(nodes: int, runs: int, replicas: int) -> Objective:
     task = rgg(nodes)
     torch.manual_seed(0)
-    model = EnergyGNN(
-        task.x.size(1),
-        out_channels=1,
-        replicas=replicas if replicas > 1 else None,
-        solve_dtype=dtype,
-    )
+    count = replicas if replicas > 1 else None
+    model = EnergyGNN(task.x.size(1), out_channels=1, replicas=count).double()
     with torch.no_grad():
-        inputs = Inputs(task.x, task.edge_index).repeat(runs).to(device)
-        problem = model.double().to(device).problem(inputs)
+        problem = model.problem(Inputs(task.x, task.edge_index).repeat(runs))
     assert isinstance(problem, Objective)
     return problem.detach()
 
@@ -92,37 +71,32 @@ RULES: dict[str, Callable[[Objective], Rule]] = {
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-def copied(clock: Callable[[], float], device: str) -> float:
+def copied(clock: Callable[[], float]) -> float:
     """Bytes a second that copying a large array reads and writes."""
-    x = torch.ones(1 << (26 if device == "cpu" else 30), device=device)
+    x = torch.ones(1 << 26)
     y = torch.empty_like(x)
     best = float("inf")
     for _ in range(5):
         begun = clock()
         y.copy_(x)
-        synchronise(device)
         best = min(best, clock() - begun)
     return 2 * x.nbytes / best
 
 
 @torch.no_grad()
 def measure(
-    rule: str, nodes: int, runs: int, replicas: int, seconds: float, clock: Callable[[], float],
-    device: str = "cpu", dtype: torch.dtype = torch.float64,
+    rule: str, nodes: int, runs: int, replicas: int, seconds: float, clock: Callable[[], float]
 ) -> dict[str, Any]:  # fmt: skip
     """Updates a second of one cell, in this process."""
-    problem = pose(nodes, runs, replicas, device, dtype)
+    problem = pose(nodes, runs, replicas)
     made = RULES[rule](problem)
     simulation = Simulation(made, Schedule(problem.graph, runs=runs), problem.start())
     for _ in range(WARM):
         simulation.advance()
-    synchronise(device)
     before, begun, ticks = int(simulation.tally.updates.sum()), clock(), 0
     while ticks < WARM or clock() - begun < seconds:
-        for _ in range(1 if device == "cpu" else CHUNK):
-            simulation.advance()
-            ticks += 1
-        synchronise(device)
+        simulation.advance()
+        ticks += 1
     spent = clock() - begun
     updates = (int(simulation.tally.updates.sum()) - before) * replicas
     rnd = problem.node.round  # type: ignore[attr-defined]
@@ -130,11 +104,10 @@ def measure(
              for net in (rnd.message, rnd.loop, rnd.update)]  # fmt: skip
     share = problem.graph.num_edges / problem.graph.num_nodes
     native = library()
-    bare = native.activations(1 << 18) if native is not None and device == "cpu" else 0.0
-    compiled = not (isinstance(simulation.ticks, str) and isinstance(simulation.kernel, str))
+    bare = native.activations(1 << 18) if native is not None else 0.0
     return {
-        "rate": updates / spent, "ticks": ticks, "compiled": compiled,
-        "bytes": least_bytes(problem), "copied": copied(clock, device),
+        "rate": updates / spent, "ticks": ticks, "compiled": not isinstance(simulation.kernel, str),
+        "bytes": least_bytes(problem), "copied": copied(clock),
         "activations": share * units[0] + units[1] + units[2], "bare": bare,
     }  # fmt: skip
 
@@ -149,9 +122,8 @@ def apart(flags: list[str], switch: str) -> dict[str, Any]:
 
 
 HEAD = ("rule", "nodes × runs × replicas", "on torch, updates/s", "compiled, updates/s", "faster",
-        "compiled, of copying", "compiled, activations/s")  # fmt: skip
-ON_A_CPU = ("of a bare loop of activations",)
-ON_A_GPU = ("of the bandwidth", "of the double-precision units")
+        "compiled, of copying", "compiled, activations/s",
+        "of a bare loop of activations")  # fmt: skip
 
 
 def main() -> None:
@@ -162,8 +134,6 @@ def main() -> None:
     parser.add_argument("--cells", default=cells, help="NODESxRUNSxREPLICAS (%(default)s)")
     rules = "gradient,messages"
     parser.add_argument("--rules", default=rules, help=f"of {', '.join(RULES)} (%(default)s)")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--dtype", default="float64", choices=("float64", "float32"))
     parser.add_argument("--threads", type=int, help=THREADS)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each measurement")
     parser.add_argument(
@@ -173,52 +143,37 @@ def main() -> None:
     parser.add_argument("--one", action="store_true", help="measure here, and print JSON")
     arguments = parser.parse_args()
     limit_threads(arguments.threads)
-    dtype = getattr(torch, arguments.dtype)
-    rows, found, text, on_gpu = [], [], "", arguments.device == "cuda"
+    rows, found, text = [], [], ""
     for rule in arguments.rules.split(","):
         for cell in arguments.cells.split(","):
             nodes, runs, replicas = (int(part) for part in cell.split("x"))
             if arguments.one:
                 clock = CLOCKS[arguments.clock]
-                one = measure(
-                    rule, nodes, runs, replicas, arguments.seconds, clock, arguments.device, dtype
-                )
-                print(json.dumps(one))
+                print(json.dumps(measure(rule, nodes, runs, replicas, arguments.seconds, clock)))
                 continue
             flags = ["--one", "--rules", rule, "--cells", cell, "--seconds", str(arguments.seconds)]
-            flags += ["--clock", arguments.clock, "--device", arguments.device]
-            flags += ["--dtype", arguments.dtype]
+            flags += ["--clock", arguments.clock]
             if arguments.threads:
                 flags += ["--threads", str(arguments.threads)]
             torch_, ours = apart(flags, "off"), apart(flags, "")
             if not ours["compiled"]:
-                sys.exit(f"{rule} in {arguments.dtype} on {arguments.device} is not compiled")
+                sys.exit(f"{rule} is not compiled")
             gradient = rule == "gradient"  # messages evaluate a node's networks several times
             moved = ours["rate"] * ours["bytes"] / ours["copied"]
+            threads = torch.get_num_threads() if arguments.clock == "wall" else 1
+            bare = ours["rate"] * ours["activations"] / (ours["bare"] * threads)
             rows.append([
                 rule, f"{nodes:,} × {runs} × {replicas}", f"{torch_['rate']:,.0f}",
                 f"{ours['rate']:,.0f}", f"{ours['rate'] / torch_['rate']:.1f}×",
                 f"{100 * moved:.0f} %" if gradient else "",
                 f"{ours['rate'] * ours['activations']:.1e}" if gradient else "",
+                f"{100 * bare:.0f} %" if gradient else "",
             ])  # fmt: skip
-            if on_gpu:
-                chip = torch.cuda.get_device_name()
-                used = ours["rate"] * ours["activations"] * OPERATIONS
-                shares = (ours["rate"] * ours["bytes"] / BANDWIDTH[chip], used / INSTRUCTIONS[chip])
-                known = (gradient, gradient and dtype == torch.float64)
-                rows[-1] += [
-                    f"{100 * share:.0f} %" if is_ else ""
-                    for share, is_ in zip(shares, known, strict=True)
-                ]
-            else:
-                threads = torch.get_num_threads() if arguments.clock == "wall" else 1
-                part = ours["rate"] * ours["activations"] / (ours["bare"] * threads)
-                rows[-1].append(f"{100 * part:.0f} %" if gradient else "")
             found.append({"rule": rule, "cell": cell, "torch": torch_, "compiled": ours})
             print(rows[-1], flush=True)
             text = publish(
                 arguments.output, "ticks", "Node updates a second of the simulator ({}).",
-                (*HEAD, *(ON_A_GPU if on_gpu else ON_A_CPU)), rows, found, arguments.device,
+                HEAD, rows, found,
             )  # fmt: skip
     if text:
         print(text)

@@ -1,6 +1,6 @@
 // Blocks of a GPU's threads on a CPU: every thread is a fiber, which runs until it has to wait for its
-// warp, its block or all blocks. With it the kernels of energy.cu, large.cu and ticks.cu run unchanged, a
-// few thousand times slower.
+// warp, its block or all blocks. With it the kernels of energy.cu and large.cu run unchanged, a few
+// thousand times slower.
 #pragma once
 #include <ucontext.h>
 

@@ -11,11 +11,8 @@ import torch
 
 from hogwild.kernels import cuda
 from hogwild.kernels.build import SOURCE, compiler
-from hogwild.kernels.ticks_cuda import CudaTicks
 
 THREADS = 64
-GUARDS = 64
-"""Numbers behind the shared memory of a block, which nobody may write."""
 LAUNCHERS = """
 extern "C" void run_solve(int x, double* shared, Batch* b, const double* h0, Options* o, double* h,
                           long long* status, long long* iterations, double* residual) {
@@ -36,24 +33,13 @@ extern "C" void run_parameters(int x, int y, const double* parameters, const dou
 """
 
 
-RUN_TICK = """
-extern "C" void set_constants(const Ticks* ticks, const Real* weights) {
-    hog_ticks = *ticks;
-    memcpy(hog_weights, weights, sizeof hog_weights);
-}
-extern "C" void run_tick(int x, int y, double* shared, long long time, int what) {
-    emulate(x, y, HOG_ALL, shared, [=] { hog_tick(time, what); });
-}
-"""
-
-
 @cache
-def compiled(text, folder, level="-O1"):
+def compiled(text, folder):
     """A library with the kernels of this source."""
     source = folder / f"kernels_{len(list(folder.iterdir()))}.cpp"
     source.write_text('#include "emulated_gpu.h"\n' + text)
     out = source.with_suffix(".so")
-    call = [*compiler().split(), "-std=c++17", level, "-w", "-fPIC", "-shared", "-DHOG_EMULATED"]
+    call = [*compiler().split(), "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-DHOG_EMULATED"]
     places = [f"-I{SOURCE.parent}", f"-I{Path(__file__).parent}"]
     subprocess.run([*call, *places, str(source), "-o", str(out)], check=True)
     return ctypes.CDLL(str(out))
@@ -95,41 +81,3 @@ class EmulatedKernel(cuda.CudaEnergyKernel):
                     run(x, y, *given)
             else:
                 run(x, ctypes.c_void_p(room.data_ptr()), *given)
-
-
-class EmulatedTicks(CudaTicks):
-    """The ticks of a GPU, on a CPU: blocks of few threads, one after the other."""
-
-    folder: Path
-    name = "emulated"
-
-    room = 200_000
-    range = 8
-    """Nodes of a block."""
-
-    @classmethod
-    def room_on(cls, device):
-        return cls.room
-
-    def _load(self):
-        self.library = compiled(self.shape.text() + RUN_TICK, self.folder, "-O0")
-
-    def _blocks(self, nodes):
-        return -(-nodes // self.range), self.range
-
-    def _here(self):
-        return True
-
-    def _write(self):
-        pass  # before every launch: a library has one set of constants
-
-    def _launch(self, replicas):
-        used = -(-self.shape.shared // 8)
-        room = torch.zeros(used + GUARDS, dtype=torch.float64)
-        room[used:] = torch.pi
-        at = ctypes.c_void_p(room.data_ptr())
-        self.library.set_constants(ctypes.byref(self._ticks), ctypes.byref(self._weights))
-        for y in range(replicas):
-            for x in range(self.blocks):
-                self.library.run_tick(x, y, at, self._time, self._what)
-        assert bool((room[used:] == torch.pi).all()), "a block wrote behind its shared memory"

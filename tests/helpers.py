@@ -164,7 +164,7 @@ def record(schedule, ticks):
 
 def on_torch(simulation):
     """The same simulation without compiled code."""
-    simulation.kernel, simulation._post, simulation.ticks = "switched off", None, "switched off"
+    simulation.kernel, simulation._post = "switched off", None
     simulation.timetable._clock = None
     return simulation
 

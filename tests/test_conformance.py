@@ -42,7 +42,7 @@ from hogwild import (
     simulate,
     track,
 )
-from hogwild.cluster import Disorder, infer, tiles
+from hogwild.cluster import Disorder, infer
 from hogwild.errors import HogwildError
 from hogwild.models import Kind
 from hogwild.models.export import export
@@ -292,15 +292,6 @@ def cluster(workers, work="solve", **options):
     return engine
 
 
-def in_tiles(model, data):
-    """The parts of a cluster, each in tiles of two nodes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiles, "SIZE", 2)
-        patch.setattr(tiles, "SPREAD", 1000)
-        patch.setattr("hogwild.cluster.host.LEAST", 1)
-        return cluster(3)(model, data)
-
-
 def agents(rule="auto", in_c=False, **options):
     """Agents of an exported file, on links that lose packets, until all say that they are settled.
     Every replica is a swarm of its own; every second agent runs in C where ``in_c``."""
@@ -407,7 +398,6 @@ ENGINES = {
     "follow": following,
     "one part": cluster(1),
     "parts": cluster(3),
-    "tiles": in_tiles,
     "parts by messages": cluster(3, "messages"),
     "parts by fixed-point": cluster(3, "fixed-point"),
     "agents": agents(),
@@ -432,7 +422,7 @@ STEPS = ("messages", "gradient", "momentum", "guarded")
 BALLS = ("balls", "small balls")
 ROUNDS = ("caching", "waiting", "resending", "in step")
 TRACKS = ("track", "follow")
-PARTS = ("one part", "parts", "tiles", "parts by messages", "parts by gradient",
+PARTS = ("one part", "parts", "parts by messages", "parts by gradient",
          "parts by fixed-point")  # fmt: skip
 AGENTS = ("agents", "agents with balls", "C", "agents by gradient", "agents with small balls",
           "agents in C")  # fmt: skip
@@ -451,9 +441,9 @@ REFUSED = [
     ({"engine": TRACKS, "replicas": (2,)}, "expected a model of one parameter set"),
     ({"engine": PARTS, "model": (*STACKS, *LAYERS)}, "expected one implicit layer"),
     ({"engine": PARTS, "graph": ("batch",)}, "a batch of 3 graphs; expected one graph"),
-    ({"engine": PARTS[3:5], "model": MAPS}, UNFIT),
-    ({"engine": PARTS[3:5], "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
-    ({"engine": PARTS[5:], "model": ENERGIES}, UNFIT),
+    ({"engine": PARTS[2:4], "model": MAPS}, UNFIT),
+    ({"engine": PARTS[2:4], "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
+    ({"engine": PARTS[4:], "model": ENERGIES}, UNFIT),
     ({"engine": AGENTS, "model": (*STACKS, "max", "scarselli", "gat")}, "without torch"),
     ({"engine": AGENTS, "pool": ("mean",)}, "a node knows only itself and its neighbours"),
     ({"engine": WITH_NAMES, "graph": ("loops",)}, "agent 0 is its own neighbour"),
@@ -474,7 +464,6 @@ INEXPRESSIBLE = [
     {"engine": AGENTS, "graph": ("parallel", "directed")},
     # The same code as on torch.
     {"engine": ("blocks",), "model": tuple(m for m in MODELS if m not in PICNN)},
-    {"engine": ("tiles",), "model": tuple(m for m in MODELS if m not in PICNN)},
 ]
 """What cannot be asked of an engine."""
 

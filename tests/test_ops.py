@@ -114,3 +114,21 @@ def test_all_finite():
     for bad in (torch.nan, torch.inf, -torch.inf):
         assert not ops.all_finite(torch.tensor([1.0, bad]))
     assert not ops.all_finite(torch.tensor([torch.inf, -torch.inf]))
+
+
+@pytest.mark.parametrize("choose", ["high", "highest", "new"])
+def test_solves_take_no_tf32(choose):
+    """Within the context products keep single precision; what the user chose comes back."""
+    if choose == "new" and not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("this torch has one switch")
+    try:
+        if choose == "new":
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+        else:
+            torch.set_float32_matmul_precision(choose)
+        for _ in range(2):
+            with ops.precise("cuda"):
+                assert not torch.backends.cuda.matmul.allow_tf32
+            assert ops._tf32() == (choose != "highest")
+    finally:
+        torch.set_float32_matmul_precision("highest")

@@ -2,7 +2,6 @@
 
 Two recipes fill in options that are not given. ``"default"`` is ours: AdamW at 0.005, weight decay
 10⁻⁴, the gradient norm of every replica clipped at 1, float64, standardised features, exact solves.
-``benchmarks/recipe.py`` compares these numbers with smaller and larger ones.
 ``"paper"`` is the paper's appendix: features as they are, Adam with weight decay, learning rate
 0.002, decayed by 0.98 every 200 epochs, at most 5,000 of them, L-BFGS of 50 iterations (fixed
 points: 500) at a tolerance of 10⁻⁵, converged or not. (The appendix mentions "α" = 0.001 beside the

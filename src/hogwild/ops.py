@@ -20,8 +20,8 @@ function               computes, for each replica and each row n   shapes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import torch
@@ -38,11 +38,28 @@ _CACHE_ELEMENTS = 1 << 16
 _TERMS = 8
 
 
-def precise(device: str) -> AbstractContextManager[object]:
-    """A context without autocast on this kind of device: bfloat16 is too coarse for a solve."""
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+@contextmanager
+def precise(device: str) -> Iterator[None]:
+    """A context without autocast on this kind of device, and without TF32 on a GPU: bfloat16 and
+    TF32 are too coarse for a solve."""
+    coarse = device == "cuda" and _tf32()
+    automatic = torch.is_autocast_enabled(device)
+    with torch.autocast(device, enabled=False) if automatic else nullcontext():
+        if coarse:
+            torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            yield
+        finally:
+            if coarse:
+                torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def _tf32() -> bool:
+    """Whether products in single precision are rounded to TF32. Since version 2.9 torch has a
+    second switch for it, and where that one was used refuses to read the first one."""
+    chosen = torch.backends.cuda.matmul
+    found: str | None = getattr(chosen, "fp32_precision", None)
+    return bool(chosen.allow_tf32) if found is None else found == "tf32"
 
 
 def all_finite(x: Tensor) -> bool:
@@ -123,7 +140,7 @@ def distinct(rows: Tensor, cols: Tensor, size: int) -> tuple[Tensor, Tensor, Ten
 
 
 CHUNK_ELEMENTS = 1 << 18
-"""Most numbers of one Jacobian that a CPU computes at a time (``benchmarks/scaling.py``)."""
+"""Most numbers of one Jacobian that a CPU computes at a time."""
 
 
 class Torch(Namespace):

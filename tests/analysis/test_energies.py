@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from hogwild import GSDGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
 from hogwild.analysis.certify import certify
-from hogwild.analysis.descent import Descent
+from hogwild.analysis.energies import Descent
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Quantisation,

@@ -17,9 +17,9 @@ ray = pytest.importorskip("ray")
 
 from hogwild import GSDGNN, IGNN, EnergyGNN  # noqa: E402
 from hogwild.cluster import Trainer, infer  # noqa: E402
+from hogwild.cluster.actor import connect  # noqa: E402
 from hogwild.cluster.actors import Actors  # noqa: E402
 from hogwild.cluster.bound import error_bar  # noqa: E402
-from hogwild.cluster.connection import connect  # noqa: E402
 from hogwild.cluster.host import Plan, convolution, save_model  # noqa: E402
 from hogwild.cluster.inference import gathered  # noqa: E402
 from hogwild.cluster.setup import Place, prepared  # noqa: E402

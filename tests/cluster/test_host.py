@@ -6,7 +6,7 @@ from cluster_exact import distance
 from torch_geometric.data import Data
 
 from hogwild import GSDGNN, IGNN, EnergyGNN
-from hogwild.cluster import Disorder, infer, tiles
+from hogwild.cluster import Disorder, infer
 from hogwild.testing import random_graph
 
 MODELS = {
@@ -41,11 +41,11 @@ RULES = {"ignn": "fixed-point", "heads": "gradient"}
 CASES = [
     (name, work, standardised)
     for name in MODELS
-    for work in ("solve", "tiles", RULES.get(name, "messages"))
+    for work in ("solve", "large", RULES.get(name, "messages"))
     for standardised in (True, False)
-    # Only energies are solved in tiles, and those of large features are too stiff for rules.
-    if (work == "solve" or standardised or work == "tiles")
-    and (work != "tiles" or name in ENERGIES)
+    # Only energies are solved as large parts, and those of large features are too stiff for rules.
+    if (work == "solve" or standardised or work == "large")
+    and (work != "large" or name in ENERGIES)
 ]
 
 
@@ -54,10 +54,8 @@ CASES = [
 @pytest.mark.parametrize(("name", "work", "standardised"), CASES)
 def test_every_way_to_the_answer(name, work, standardised, dtype, workers, monkeypatch):
     model, data = unscaled(name, 0, standardised, dtype)
-    if work == "tiles":
-        monkeypatch.setattr(tiles, "SIZE", 4)
-        monkeypatch.setattr(tiles, "SPREAD", 1000)
-        monkeypatch.setattr("hogwild.cluster.host.LEAST", 1)
+    if work == "large":
+        monkeypatch.setattr("hogwild.cluster.host.LARGE", 1)
         work = "solve"
     tol = 1e-6 if work == "solve" else 1e-3
     run = infer(

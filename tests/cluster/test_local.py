@@ -6,7 +6,7 @@ from cluster_parts import gather, owners, workers
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
 from hogwild.cluster.bound import error_bar
-from hogwild.cluster.local import Disorder, run
+from hogwild.cluster.engine import Disorder, run
 from hogwild.testing import check_executor, random_graph
 
 DOUBLE = {"dtype": torch.float64}

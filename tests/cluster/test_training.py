@@ -6,7 +6,7 @@ from torch.nn.functional import mse_loss
 from torch_geometric.data import Data
 
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
-from hogwild.cluster import Disorder, Trainer, fit, tiles
+from hogwild.cluster import Disorder, Trainer, fit
 from hogwild.errors import ConfigError
 from hogwild.testing import random_graph
 
@@ -35,13 +35,11 @@ def case(name, seed=0):
     return model.standardize(data), data
 
 
-@pytest.mark.parametrize("least", [1, 10**9], ids=["tiles", "whole"])
+@pytest.mark.parametrize("large", [1, 10**9], ids=["large", "small"])
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_equal_those_of_one_process(name, least, monkeypatch):
+def test_gradients_equal_those_of_one_process(name, large, monkeypatch):
     """Of features of any scale, which the model standardises."""
-    monkeypatch.setattr("hogwild.cluster.host.LEAST", least)
-    monkeypatch.setattr(tiles, "SIZE", 3)
-    monkeypatch.setattr(tiles, "SPREAD", 1000)
+    monkeypatch.setattr("hogwild.cluster.host.LARGE", large)
     model, data = case(name)
     out = model(data.x, data.edge_index, data.edge_attr)
     loss = mse_loss(out[data.train_mask], data.y[data.train_mask])

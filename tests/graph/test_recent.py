@@ -9,7 +9,7 @@ from helpers import batch_of, chain, cycle, edges
 
 from hogwild.errors import GraphError
 from hogwild.graph import Graph
-from hogwild.graph.recent import Recent
+from hogwild.graph.kept import Recent
 
 
 @pytest.fixture(autouse=True)

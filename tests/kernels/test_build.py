@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.kernels import build, cuda, large, ticks_cuda
+from hogwild.kernels import build, cuda, large
 from hogwild.kernels.build import SOURCE
 
 ROOT = Path(__file__).parents[2]
@@ -193,10 +193,10 @@ def test_source_distribution(source, tmp_path):
     assert not [name for name in names if name.endswith(".so")]
 
 
-@pytest.mark.parametrize("name", ["energy.cu", "large.cu", "ticks.cu"])
+@pytest.mark.parametrize("name", ["energy.cu", "large.cu"])
 def test_a_gpu_gets_every_header(name):
     """NVRTC sees the headers that it is given, and no folder."""
-    given = {"energy.cu": cuda.HEADERS, "large.cu": large.HEADERS, "ticks.cu": ticks_cuda.HEADERS}
+    given = {"energy.cu": cuda.HEADERS, "large.cu": large.HEADERS}
     folder, seen, queue = SOURCE.parent, set(), [name]
     while queue:
         text = (folder / queue.pop()).read_text()

@@ -118,6 +118,7 @@ def test_adjoints_of_tiny_gradients():
     torch.testing.assert_close(found.value * 1e24, expected * 1e24, rtol=1e-4, atol=1e-4)
 
 
+LAUNCH = soft_cuda._launch
 LAUNCHER = """
 extern "C" void run_soft(int blocks, double* shared, int room, Soft* p) {
     emulate_grid(0, 0, blocks, HOG_THREADS, shared, room, [=] { hog_soft(*p); });
@@ -135,8 +136,11 @@ def device(request, monkeypatch, tmp_path_factory):
     """Where :class:`SoftRows` take steps, and the device for that."""
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    if request.param != "emulated":
-        return "cuda" if request.param == "cuda" else "cpu"
+    if request.param == "torch":
+        return "cpu"
+    monkeypatch.setattr(soft_cuda, "fused", lambda rows, *_: True)  # torch must not take over
+    if request.param == "cuda":
+        return "cuda"
     folder = tmp_path_factory.getbasetemp() / "emulated_soft"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(soft_cuda, "THREADS", 64)
@@ -149,7 +153,6 @@ def device(request, monkeypatch, tmp_path_factory):
         at = ctypes.c_void_p(room.data_ptr())
         run(min(blocks, 3), at, shared // 8, *emulated_gpu.arguments_of(arguments))
 
-    monkeypatch.setattr(soft_cuda, "fused", lambda rows: True)
     monkeypatch.setattr(soft_cuda, "_launch", launch)
     return "cpu"
 
@@ -176,8 +179,9 @@ def test_rows_take_as_many_steps_as_the_condition_needs(name, options, device, d
         product = at.hessian().apply(x.mT)
         rounding = (1e-12 if double else 1e-5) * problem.condition
         torch.testing.assert_close(left, b - product.mT, rtol=0, atol=rounding)
-        norm = graph.dot(left.mT, left.mT).sqrt()
-        assert bool((norm <= rtol * graph.dot(b.mT, b.mT).sqrt()).all())
+        norm, right, size = (graph.dot(v.mT, v.mT).sqrt() for v in (left, b, x))
+        rounding = soft.ROUNDING * torch.finfo(dtype).eps * problem.lipschitz() * size
+        assert bool((norm <= rtol * right + rounding).all())
 
 
 @pytest.mark.cuda
@@ -186,6 +190,7 @@ def test_a_cuda_graph_records_all_steps():
         pytest.skip("there is no GPU")
     problem = problem_on(cycle(300), 300, dtype=torch.float32, hidden_channels=64, device="cuda")
     rows, b = problem.rows, torch.randn(1, 300, 64, device="cuda")
+    assert soft_cuda.fused(rows, b)
 
     def body():
         y, gradient, _ = rows.steps(problem.start().mT, 1e-5)
@@ -194,6 +199,53 @@ def test_a_cuda_graph_records_all_steps():
     replay = Replay(body, b.device, body)
     for found, expected in zip(replay(), body(), strict=True):
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("wrong", ["idle", "off"])
+def test_a_wrong_kernel_is_never_called_converged(wrong, monkeypatch):
+    """Torch computes the residual: of a kernel that writes nothing, and of one a bit off."""
+    problem = problem_on(ODD, ODD_NODES, dtype=torch.float32)
+    rows, graph, h = problem.rows, problem.graph, problem.start()
+    exact = rows.steps(h.mT, 1e-6)[0], rows.chebyshev(h.mT, h.mT, 1e-5)[0]
+
+    def run(rows, steps, along, inside, anchor, state):
+        if wrong == "off":
+            y, x, _ = state
+            (x if anchor is None else y).copy_(exact[anchor is None] * 1.001)
+
+    monkeypatch.setattr(soft_cuda, "fused", lambda rows, *_: True)
+    monkeypatch.setattr(soft_cuda, "run", run)
+    y, gradient, _ = rows.steps(h.mT, 1e-6)
+    assert bool((graph.norm(gradient.mT) > 1e-6 * problem.size_of(y.mT)).all())
+    x, left, _ = rows.chebyshev(h.mT, h.mT, 1e-5)
+    norm, right, size = (graph.dot(v, v).sqrt() for v in (left.mT, h, x.mT))
+    rounding = soft.ROUNDING * torch.finfo(h.dtype).eps * problem.lipschitz()
+    assert bool((norm > 1e-5 * right + rounding * size).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_gradients_are_trusted_where_they_agree(device, dtype, monkeypatch):
+    """Before its first use the kernel of gradients is compared with torch."""
+    if soft_cuda._launch is LAUNCH and device == "cpu":
+        pytest.skip("there is no kernel")
+    where = torch.empty(0, device=device).device
+    assert soft_cuda.deviation(dtype, where) < (1e-12 if dtype == torch.float64 else 1e-5)
+    monkeypatch.setattr(soft_cuda, "_launch", lambda *given: None)
+    soft_cuda.trusted.cache_clear()
+    with pytest.warns(UserWarning, match="computed by torch"):
+        assert not soft_cuda.trusted(dtype, where)
+    soft_cuda.trusted.cache_clear()
+
+
+@pytest.mark.cuda
+def test_absolute_tolerances_on_a_gpu():
+    """No number of steps is known for an absolute tolerance: solves go step by step."""
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    problem = problem_on(ODD, ODD_NODES, device="cuda")
+    found = solve(problem, TripleMomentum(atol=1e-10, adjoint_rtol=0.0), problem.start())
+    assert bool(found.converged.all())
+    assert problem.evaluate(found.value).hessian().iterate(found.value, 0.0) is None
 
 
 @compiled

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.linalg.batching import batches
+from hogwild.linalg.fronts import batches
 
 
 def classes(most):

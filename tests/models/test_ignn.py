@@ -21,7 +21,7 @@ from hogwild.errors import (
     ProjectionWarning,
 )
 from hogwild.models import IGNNConv
-from hogwild.models.ignn import onto_ball
+from hogwild.models.contraction import onto_ball
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.ops import gather
 from hogwild.problems import FixedPoint

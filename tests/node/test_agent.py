@@ -17,11 +17,10 @@ from torch_geometric.data import Data
 from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
 from hogwild_node import model as node_models
 from hogwild_node.agent import REFRESH, Agent, Edge, State
-from hogwild_node.command import _control, _silence, status
+from hogwild_node.command import _control, _silence, save, saved, status
 from hogwild_node.errors import SetupError
 from hogwild_node.options import settings
 from hogwild_node.packets import HELLO
-from hogwild_node.saved import save, saved
 from hogwild_node.soft import QUICK
 
 MODELS = {

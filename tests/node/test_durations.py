@@ -2,8 +2,8 @@
 
 import pytest
 
-from hogwild_node.durations import interval
 from hogwild_node.errors import SetupError
+from hogwild_node.options import interval
 
 
 @pytest.mark.parametrize(

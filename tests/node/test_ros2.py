@@ -17,7 +17,7 @@ from hogwild import EnergyGNN
 from hogwild.executors.swarm import free_ports
 from hogwild.models.export import export
 from hogwild_node.errors import SetupError
-from hogwild_node.reading import Reading, State
+from hogwild_node.registers import Reading, State
 
 rosbags = pytest.importorskip("rosbags.typesys")
 zenoh = pytest.importorskip("zenoh")

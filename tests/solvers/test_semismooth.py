@@ -6,7 +6,7 @@ from helpers import DOUBLE, ODD, ODD_NODES, assemble, batch_of, chain, columns
 
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
-from hogwild.linalg.normal import NormalEquations
+from hogwild.linalg.operator import NormalEquations
 from hogwild.models.adjacency import adjacency
 from hogwild.models.contraction import Contraction, ContractionTangent
 from hogwild.nn import Nonexpansive, leaky_relu

@@ -12,18 +12,16 @@ from hogwild import load, simulate, train
 from hogwild.cli import main
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.training import in_time
-from hogwild.training.deadline import METHODS, Deadline, seed_of
+from hogwild.training.deadline import Deadline
 from hogwild.training.predict import inputs_of
 
 SHORT = {**QUICK, "deadline": 4, "epochs": 4}
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rule", ["messages", "gradient"])
-def test_the_limit_stays_exact(method, rule):
+def test_the_limit_stays_exact(rule):
     """A trained model converges to its solver's answer."""
-    options = {"method": method, "rule": rule}
-    result = train(Chains(), **SHORT, deadline_options=options)
+    result = train(Chains(), **SHORT, deadline_options={"rule": rule})
     assert not result.failed
     data = Batch.from_data_list(Chains().graphs).apply(
         lambda t: t.double() if t.is_floating_point() else t
@@ -36,7 +34,6 @@ def test_the_limit_stays_exact(method, rule):
     "options",
     [
         {},
-        pytest.param({"method": "schedule", "tail": 3}, marks=pytest.mark.slow),
         pytest.param({"unroll": 9}, marks=pytest.mark.slow),
     ],
 )
@@ -59,7 +56,7 @@ def test_answers_in_time_become_better(options):
 
 def test_interrupted_and_resumed_is_uninterrupted(tmp_path):
     options = {**SHORT, "batch_size": 4, "checkpoint_every": 0.0}
-    options["deadline_options"] = {"method": "schedule", "rule": "gradient", "tail": 4}
+    options["deadline_options"] = {"rule": "gradient", "unroll": 3}
     whole = train(Sums(), **options)
     train(Sums(), folder=tmp_path, **{**options, "epochs": 2})
     resumed = train(Sums(), folder=tmp_path, resume=True, **options)
@@ -71,9 +68,8 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path):
     assert torch.equal(parameters(again), parameters(resumed))
 
 
-@pytest.mark.parametrize("options", [{}, {"method": "schedule", "rule": "gradient"}])
-def test_a_replica_ends_as_if_it_was_alone(options):
-    some = {**SHORT, "deadline_options": options, "folds": 3}
+def test_a_replica_ends_as_if_it_was_alone():
+    some = {**SHORT, "folds": 3}
     both = train(Sums(), **{**some, "replicas": 2})
     alone = train(Sums(), **{**some, "replicas": 1})
     assert torch.allclose(parameters(both)[0], parameters(alone)[0], rtol=0, atol=1e-8)
@@ -119,12 +115,6 @@ def test_terms_without_finite_gradients_are_counted_and_said(monkeypatch):
     assert "not finite in 3 training steps in a row" in result.stops[1].reason
 
 
-def test_seeds_differ():
-    seeds = {seed_of(s, e, b) for s in range(3) for e in range(20) for b in range(20)}
-    assert len(seeds) == 3 * 20 * 20
-    assert seed_of(1, 2, 3) == seed_of(1, 2, 3)
-
-
 def test_fixed_points_have_deadlines():
     result = train(Chains(), model="ignn", epochs=4, deadline=3)
     assert not result.failed
@@ -135,19 +125,18 @@ def test_fixed_points_have_deadlines():
     [
         ({"deadline": 0}, "deadline=0"),
         ({"deadline": 2.5}, "deadline=2.5"),
-        ({"deadline_options": {"tail": 3}}, "without a deadline"),
-        ({"deadline": 3, "deadline_options": {"tails": 3}}, "'tail'"),
-        ({"deadline": 3, "deadline_options": {"tail": 0}}, "tail=0"),
+        ({"deadline_options": {"unroll": 3}}, "without a deadline"),
+        ({"deadline": 3, "deadline_options": {"unrolls": 3}}, "'unroll'"),
+        ({"deadline": 3, "deadline_options": {"unroll": 0}}, "unroll=0"),
         ({"deadline": 3, "deadline_options": {"weight": 0}}, "weight=0"),
-        ({"deadline": 3, "deadline_options": {"method": "magic"}}, "method='magic'"),
+        (
+            {"deadline": 3, "deadline_options": {"method": "stiffness"}},
+            "method is no longer an option",
+        ),
         ({"deadline": 3, "deadline_options": {"stagger": 0}}, "stagger=0"),
         ({"deadline": 3, "deadline_options": {"rule": "caching"}}, "rule='caching'"),
         ({"deadline": 3, "model": "gcn"}, "no problem to solve|layers"),
         ({"deadline": 3, "model_options": {"num_layers": 2}}, "2 layers"),
-        (
-            {"deadline": 3, "model": "ignn", "deadline_options": {"method": "stiffness"}},
-            "minimises no energy",
-        ),
     ],
 )
 def test_refusals(options, words):

@@ -17,10 +17,9 @@ SUMS = {"epochs": 7, "replicas": 3, "validate_every": 3, "log_every": 1, "batch_
 SUMS |= {"reshuffle": False, "task_options": {"num_graphs": 24, "sizes": 5}, "lr": 0.02}
 CHAINS = {"epochs": 7, "replicas": 2, "log_every": 1, "task_options": {"length": 9}}
 TIMED = CHAINS | {"deadline": 5}
-STIFF = TIMED | {"deadline_options": {"method": "stiffness", "weight": 0.3}}
 ROUTES = [("sums", "energy-edge", SUMS), ("sums", "gcn", SUMS), ("chains", "gcn", CHAINS),
           ("chains", "energy-attention", CHAINS), ("chains", "energy-node", CHAINS),
-          ("chains", "energy-edge", TIMED), ("chains", "energy-edge", STIFF)]  # fmt: skip
+          ("chains", "energy-edge", TIMED)]  # fmt: skip
 
 
 @pytest.fixture

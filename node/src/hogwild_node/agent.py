@@ -13,7 +13,7 @@ number; neighbours accept any *different* one, because a robot's clock may start
 
 *Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
 not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
-and names it in :attr:`~hogwild_node.reading.Reading.silent`. With ``on_silence="hold"`` the last
+and names it in :attr:`~hogwild_node.registers.Reading.silent`. With ``on_silence="hold"`` the last
 words of a silent neighbour stay, and the agent's state says so.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
@@ -56,10 +56,8 @@ from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.packets import DATA, HALF, HELLO, PRECISIONS, WORD, BadPacket, Header, behind
-from hogwild_node.reading import Reading, State
-from hogwild_node.registers import Registers
+from hogwild_node.registers import Reading, Registers, State, Work
 from hogwild_node.transport import Transport
-from hogwild_node.work import Work
 
 HELLO_PERIOD = 0.2
 """Seconds between two hellos with the same content to a neighbour that has not acknowledged."""

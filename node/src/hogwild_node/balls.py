@@ -38,8 +38,8 @@ from hogwild_node.model import NodeModel, Part
 from hogwild_node.ops import Array
 from hogwild_node.packets import HEADER, BadPacket, Format, Header
 from hogwild_node.profiles import EMBEDDING, PROFILE, Profile, checked, read_embedding
+from hogwild_node.registers import Work
 from hogwild_node.star import Star
-from hogwild_node.work import Work
 
 LARGEST = 256
 """Most nodes of which an agent without a radius keeps word; with a radius, ``WIDER`` times as many

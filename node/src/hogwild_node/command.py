@@ -1,4 +1,7 @@
-"""The command ``hogwild-agent``: one node of a swarm, as a process."""
+"""The command ``hogwild-agent``: one node of a swarm, as a process.
+
+The last state of an agent is kept in a file, for a warm restart.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from hogwild_node.agent import Agent
+from hogwild_node.errors import SetupError
+from hogwild_node.model import NodeModel
+from hogwild_node.ops import Array
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
 
 from hogwild_node import model as models
-from hogwild_node.agent import Agent
-from hogwild_node.durations import interval
-from hogwild_node.errors import NodeError, SetupError
+from hogwild_node.errors import NodeError
 from hogwild_node.link import Link
-from hogwild_node.options import TRANSPORTS, edges, numbers, settings
-from hogwild_node.saved import save, saved
+from hogwild_node.options import TRANSPORTS, edges, interval, numbers, settings
 from hogwild_node.transport import Transport
 
 if TYPE_CHECKING:
@@ -293,3 +300,34 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def save(agent: Agent, path: str | Path) -> None:
+    """Write the embedding of an agent to a file, whole or not at all."""
+    path = Path(path)
+    told = {"model": agent.model.name, "id": agent.id, "h": agent.h[0, :, 0].tolist()}
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(told))
+    part.replace(path)
+
+
+def saved(path: str | Path, model: NodeModel, id: str) -> Array | None:
+    """The embedding in a file of this agent and model; ``None``: there is none to use.
+
+    Raises:
+        SetupError: The file is something else, which a save would overwrite.
+    """
+    try:
+        if Path(path).stat().st_size == 0:
+            return None
+        found = json.loads(Path(path).read_text())
+        h = np.array(found["h"], dtype=np.float64)
+        fits = (found["model"], found["id"]) == (model.name, str(id))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SetupError(
+            f"{path} is not the saved state of an agent; expected one, or a new file's name"
+        ) from error
+    good = fits and h.shape == (model.channels,) and bool(np.isfinite(h).all())
+    return h if good else None

@@ -21,17 +21,16 @@ import numpy as np
 from hogwild_node import model_file, networks, nonexpansive, soft
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.contraction import Contraction
-from hogwild_node.energy import Energy
+from hogwild_node.energy import GSD, Energy
 from hogwild_node.errors import ModelFileError, SetupError
-from hogwild_node.gcn import GCN, GCNLayer
-from hogwild_node.gsd import GSD
+from hogwild_node.layers import GCN, GCNLayer
 from hogwild_node.local import BothSides, LocalEnergy, LocalMap
 from hogwild_node.model_file import ModelFile
 from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.ops import Array, namespace
 from hogwild_node.round import Round
 from hogwild_node.rules import CachingRule, FixedPointRule, GradientRule, MessageRule, Rule
-from hogwild_node.rules.overwriting import OverwritingRule
+from hogwild_node.rules.layered import OverwritingRule
 from hogwild_node.soft import Soft
 from hogwild_node.star import Star
 

@@ -1,10 +1,17 @@
-"""The work of an agent whose packets are registers: of each neighbour the newest packet counts, and
-a rule makes updates from these (:mod:`hogwild_node.rules`)."""
+"""What an agent computes, what its data packets hold, and what it says about itself.
+
+:class:`Work` is the interface between the agent, which keeps its links, and the rules. In
+:class:`Registers` packets are registers: of each neighbour the newest packet counts, and a rule
+makes updates from these (:mod:`hogwild_node.rules`).
+"""
 
 from __future__ import annotations
 
+import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +21,148 @@ from hogwild_node.ops import Array
 from hogwild_node.packets import Format, Header
 from hogwild_node.rules import Rule
 from hogwild_node.star import Star
-from hogwild_node.work import Work
+
+
+class State(enum.StrEnum):
+    """Where an agent stands."""
+
+    STARTING = "starting"
+    """The agent waits for its neighbours' first hellos."""
+    RUNNING = "running"
+    SETTLED = "settled"
+    """Nobody in reach was unsettled for ``settle_after`` seconds. Where neighbours are ``silent``,
+    the agent has settled on the graph without them."""
+    HOLDING = "holding"
+    """The answer rests on the last words of a silent neighbour."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What an agent knew at the end of a turn.
+
+    Attributes:
+        h: Its embedding, [k].
+        prediction: Its prediction, [out].
+        residual: Of an energy: the largest entry of the gradient at this node, as far as word has
+            come. Of other models: how far the last update moved the embedding. With the rule
+            ``"balls"``: the largest entry of the gradient (of a map, of F(h) − h) that the last
+            solve left, or how far the solve of this turn moved any node of the ball, if that is
+            more; infinite as long as there are nodes that others list and that the agent has no
+            word of, and where nodes have come or gone.
+        bound: A bound on the distance of all nodes' embeddings from the answer; infinite where
+            none is known.
+        calm: Seconds since anybody in reach was unsettled.
+        state: Where the agent stands.
+        updates: Updates made. A settled agent makes none until something changes.
+        staleness: Age in seconds of the oldest news that the answer rests on: of the newest packet
+            from each neighbour the one that was made first. 0 without neighbours.
+        silent: Neighbours that have had a lease's time and take no part, because nothing came from
+            them for longer than the lease or because they do not hear the agent; and those that
+            are held.
+        knows: With the rule ``"balls"``: of how many nodes the agent has word, itself included.
+        whole: Whether these are all nodes that can be reached, as far as word has come.
+    """
+
+    h: Array
+    prediction: Array
+    residual: float
+    bound: float
+    calm: float
+    state: State
+    updates: int
+    staleness: float = 0.0
+    silent: tuple[str, ...] = ()
+    knows: int | None = None
+    whole: bool = False
+
+
+class Work(ABC):
+    """The work of one agent.
+
+    Attributes:
+        format: The format of its packets.
+        h: Its embedding, [1, k, 1].
+        updates: Updates made.
+        restarts: How often it began anew, after numbers that are not finite.
+        residual: How far it is from being settled (:class:`~hogwild_node.registers.Reading`).
+        forwards: Whether packets are sent before the update, because they pass on what was heard:
+            word need not wait for a solve at every hop.
+        speaks: Where packets are sent before the update: whether it has given something to say.
+    """
+
+    format: Format
+    h: Array
+    updates: int = 0
+    restarts: int = 0
+    residual: float
+    forwards: bool = False
+    speaks: bool = False
+
+    def check(self, features: Array, edges: Mapping[str, Edge]) -> None:
+        """Raise :class:`SetupError` if the agent cannot have these features and edges."""
+        return None
+
+    @abstractmethod
+    def meet(self, features: Array, members: Mapping[str, Link], now: float) -> bool:
+        """The agent tells these features [q], and these neighbours take part; whether that changes
+        what the agent computes."""
+
+    @abstractmethod
+    def update(self, now: float, breathe: Callable[[], None]) -> None:
+        """Make an update from what was heard, if there is anything to do.
+
+        Args:
+            now: The time.
+            breathe: Called now and then by an update that may take longer than neighbours wait.
+        """
+
+    @abstractmethod
+    def data(self, header: Header, name: str, now: float) -> list[bytes]:
+        """The data packets to a neighbour that takes part."""
+
+    def hear(self, name: str, incarnation: int, body: bytes, now: float) -> None:
+        """Take in what a data packet holds after its header, where packets do not replace each
+        other.
+
+        Raises:
+            BadPacket: The packet changes nothing.
+        """
+        raise NotImplementedError
+
+    def extra(self, edge: Edge) -> Array:
+        """What a hello tells the neighbour at the other end of an edge, beside the features: by
+        default nothing, [0]; or the features of the edge from this neighbour, [r]."""
+        return np.zeros(0)
+
+    def forget(self, name: str) -> None:
+        """The owner has taken this neighbour away."""
+        return None
+
+    def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
+        """A bound on the distance of all nodes' embeddings from the answer; infinite: not known.
+
+        Args:
+            settled: Whether the agent is settled.
+            nodes: The number of agents, if the agent was told.
+            tolerance: The residual up to which agents count as settled.
+        """
+        return float("inf")
+
+    @property
+    def knows(self) -> int | None:
+        """Of how many nodes the agent has word, itself included; ``None``: it does not count."""
+        return None
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps the agent from its answer and its owner should know; ``None``: nothing."""
+        return None
+
+    @property
+    def whole(self) -> bool:
+        """Whether these are all nodes that can be reached from it, as far as word has come."""
+        return False
+
 
 STILL = 64.0
 """Changes up to this many units of rounding of the packets' numbers, relative to the largest

@@ -39,7 +39,7 @@ from hogwild_node.errors import SetupError
 from hogwild_node.transports.zenoh import _import, endpoint
 
 if TYPE_CHECKING:
-    from hogwild_node.reading import Reading
+    from hogwild_node.registers import Reading
 
 NUMBER, NUMBERS = "std_msgs/msg/Float64", "std_msgs/msg/Float64MultiArray"
 DIAGNOSTICS = "diagnostic_msgs/msg/DiagnosticArray"

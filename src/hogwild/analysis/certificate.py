@@ -44,49 +44,21 @@ class RunOnParts(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """A proved rate near the answer (:mod:`hogwild.analysis.local`).
+    """A proved rate near the answer. How near is not computed.
 
     Attributes:
-        theorem: Which theorem holds: ``"descent"``, ``"dominance"`` or, for messages,
-            ``"messages"``.
-        radius: The rate holds once no entry of any embedding has been further from the answer than
-            this for 2D' ticks; infinite for quadratic energies; ``None`` where the theorem says
-            that there is such a radius, and not how large it is.
-        relative: The radius over the largest entry of the answer.
-        rate: Factor by which the error shrinks every ``period`` ticks: the energy gap where the
-            theorem is descent, a weighted largest entry otherwise. For messages any larger factor
-            holds near enough to the answer.
+        theorem: Which theorem holds: ``"messages"`` (:mod:`hogwild.analysis.echoes`), or, of balls,
+            ``"dominance"``.
+        rate: Factor by which a weighted largest entry of the error shrinks every ``period`` ticks.
+            For messages any larger factor holds near enough to the answer.
         period: See ``rate``.
         updates: Updates that a node makes, on average, until 10⁻⁶ of the error is left.
-        step: The smallest step, of gradient steps.
-        condition: Condition number in the ball, at most.
     """
 
     theorem: str
-    radius: float | None
-    relative: float | None
     rate: float
     period: int
     updates: float
-    step: float | None = None
-    condition: float | None = None
-
-    @property
-    def everywhere(self) -> bool:
-        """Whether the rate holds from anywhere."""
-        return self.radius is not None and math.isinf(self.radius)
-
-    @property
-    def where(self) -> str:
-        """Where the rate holds, in words."""
-        if self.radius is None:
-            return "near enough to the answer"
-        if self.everywhere:
-            return "from anywhere"
-        return (
-            f"within {self.radius:.2g} of the answer, entry by entry ({self.relative:.2g} of its "
-            f"largest entry)"
-        )
 
     @property
     def speed(self) -> str:
@@ -115,8 +87,6 @@ class Certificate:
         updates: Updates that a node makes, on average, until the proof promises an error 10⁻⁶
             times the error at ``since``.
         local: A rate near the answer, where one is proved.
-        faster: Of gradient steps: the rate near the answer of one step for all nodes that is
-            certified there only.
         own_step: How the user's step compares with the certified one, if a step was given.
         near: Proved bound on the distance, in the largest entry of any embedding, from the
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
@@ -141,7 +111,6 @@ class Certificate:
     period: int | None = None
     updates: float | None = None
     local: Local | None = None
-    faster: Local | None = None
     own_step: str | None = None
     near: float | None = None
     tracking: float | None = None
@@ -169,7 +138,6 @@ class Certificate:
             "certified_step_max": None if step is None else float(step.max()),
             "own_step": self.own_step,
             "local": None if self.local is None else asdict(self.local),
-            "faster": None if self.faster is None else asdict(self.faster),
             **self.constants,
             "parts": list(self.parts),
             "levels": [level.data for level in self.levels],
@@ -201,20 +169,12 @@ class Certificate:
 
     def _rates(self) -> list[str]:
         """How fast, most useful first."""
-        lines, near, faster = [], self.local, self.faster
-        shown = near is not None and not (near.everywhere and self.rate is not None)
-        if near is not None and shown and near.updates <= USEFUL:
-            lines.append(f"  {near.where}: {near.speed}")
-        if (
-            faster is not None
-            and faster.updates <= USEFUL
-            and (near is None or faster.updates < 0.9 * near.updates)
-        ):
+        lines, near = [], self.local
+        if near is not None:
+            slow = "the proved rate is too slow to be of use"
             lines.append(
-                f"  with a step of {faster.step:.3g} for all nodes, {faster.where}: {faster.speed}"
+                f"  near enough to the answer: {near.speed if near.updates <= USEFUL else slow}"
             )
-        if near is not None and shown and near.updates > USEFUL:
-            lines.append(f"  {near.where}: the proved rate is too slow to be of use")
         if self.rate is not None and self.updates is not None:
             since = "" if not self.since else f", from tick {self.since} on"
             told = (
@@ -238,7 +198,6 @@ class Certificate:
                 period=None,
                 updates=None,
                 local=None,
-                faster=None,
             )
         if settings.calm:
             return replace(

@@ -1,9 +1,12 @@
-r"""What is proved about energies: gradient steps of certified size, and messages."""
+r"""What is proved about energies: gradient steps of certified size, and messages.
+
+The constants of the theorem on gradient steps of certified size.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,11 +19,10 @@ from hogwild.analysis.certificate import (
     worth,
     wrong_packets,
 )
-from hogwild.analysis.descent import Descent
 from hogwild.analysis.echoes import Echoes
-from hogwild.analysis.local import Around, best_local
-from hogwild.analysis.nearby import Nearby, coupled, flat, split
+from hogwild.analysis.nearby import Nearby, dominance, flat, split
 from hogwild.executors.settings import Settings
+from hogwild.graph import Graph
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
 from hogwild.problems.base import Objective
@@ -61,8 +63,7 @@ def certify_energy(
         facts.own_step = _where(float(settings.step), facts.step, high)
     if settings.rule in ("messages", "guarded"):
         return _messages(facts, settings, problem, h)
-    around = None if h[0].numel() > LARGEST else Around(problem, h.to(rows.dtype), limits, letters)
-    return _gradient(facts, settings, problem, h, around, drift, letters)
+    return _gradient(facts, settings, problem, h, drift, letters)
 
 
 def _gradient(
@@ -70,7 +71,6 @@ def _gradient(
     settings: Settings,
     problem: Objective,
     h: Tensor,
-    around: Around | None,
     drift: float | None,
     letters: bool,
 ) -> Certificate:
@@ -92,18 +92,10 @@ def _gradient(
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)
     stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
-    if around is not None and not settings.error:
-        facts.local = best_local(around, steps, age, stagger)
-        facts.faster = around.descent(None, age, stagger)
-        facts.constants["dominance"] = max(
-            coupled(most, matrix.diagonal()) for matrix, most in zip(*around.hessians, strict=True)
-        )
     if float(torch.as_tensor(steps - certified).max()) > 0.0:
-        what = "it from far away" if facts.local is not None else "it"
         reason = (
             f"the step {step:.3g} is larger than the smallest certified one, "
-            f"{float(certified.min()):.3g}: nothing is proved about {what}. step='certified' is "
-            f"proved"
+            f"{float(certified.min()):.3g}: nothing is proved about it. step='certified' is proved"
         )
         return replace(facts, reason=reason)
     r, q = certified_bounds(problem, letters)
@@ -120,8 +112,9 @@ def _gradient(
         return replace(facts, reason=reason, near=near)
     shrink, period = descent.shrink(), stagger + age
     rate, needed = 1.0 / (1.0 + shrink), updates_needed(-math.log1p(shrink), period, stagger)
-    if facts.local is not None and facts.local.everywhere and facts.local.updates < needed:
-        rate, period, needed = facts.local.rate, facts.local.period, facts.local.updates
+    other = dominated_rate(problem, h.to(r.dtype), steps, age, stagger, letters)
+    if other is not None and other[2] < needed:
+        rate, period, needed = other
     proved = replace(
         facts,
         guaranteed=True,
@@ -139,6 +132,51 @@ def _gradient(
     return proved.under(settings)
 
 
+def dominated_rate(
+    problem: Objective,
+    h: Tensor,
+    steps: Tensor | float,
+    age: int,
+    stagger: int,
+    letters: bool = True,
+) -> tuple[float, int, float] | None:
+    r"""What dominance proves of gradient steps on a quadratic energy: rate, period and updates;
+    ``None`` where it proves nothing.
+
+    Let :math:`w > 0`, let P be the sum of the absolute local Hessians, and d the diagonal of the
+    Hessian. With steps :math:`\alpha_a \le 1 / P_{aa}` and
+
+    .. math:: \delta_a = \frac1{w_a} \Bigl(d_a w_a - \sum_{b \ne a} P_{ab} w_b
+                         - \alpha_a D' P_{aa} (P w)_a\Bigr) > 0,
+
+    the error :math:`\max_a |h_a - h^*_a| / w_a` shrinks by :math:`1 - \min_a \alpha_a \delta_a`
+    every 2D' + S ticks. Where nodes compute both sides of their edges (no ``letters``), their own
+    embeddings are not old: the last term vanishes, and D + S ticks are enough. The proof is in the
+    documentation ("The mathematics", "Rates of quadratic energies").
+    """
+    if not problem.is_quadratic or h[0].numel() > LARGEST:
+        return None
+    late = age if letters else 0  # of what a node used of itself
+    alpha = flat(torch.as_tensor(steps, dtype=h.dtype).expand_as(h))
+    least, spread = math.inf, 1.0
+    for a, matrix, most in zip(alpha, *Nearby(problem, h).hessians(), strict=True):
+        found = dominance(matrix.diagonal(), split(most)[1])
+        if not found.holds:
+            return None
+        w, own = found.weights, most.diagonal()
+        total = most @ w
+        if not (a * own <= 1.0).all():
+            return None
+        delta = matrix.diagonal() * w - (total - own * w) - a * late * own * total
+        least = min(least, float((a * delta / w).min()))
+        spread = max(spread, float(w.max() / w.min()))
+    if least <= 0.0:
+        return None
+    period = age + late + stagger
+    needed = updates_needed(math.log(1.0 - least), period, stagger)
+    return 1.0 - least, period, (1.0 + math.log(spread) / math.log(1e6)) * needed
+
+
 def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Tensor) -> Certificate:
     """What is proved of messages."""
     if settings.hopeless:
@@ -153,7 +191,7 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
         if echo.periods is not None and settings.bounds is not None and not settings.error:
             stagger, period = settings.bounds[0], sum(settings.bounds)
             needed = echo.periods * period / (0.5 * (stagger + 1))
-            facts.local = Local("messages", None, None, echo.radius, period, needed)
+            facts.local = Local("messages", echo.radius, period, needed)
     if settings.rule == "guarded":
         return _guarded(facts, settings)
     weights = problem.weights()
@@ -229,3 +267,111 @@ def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:
         f"{own:.3g} is above 2/λ_max = {2.0 / largest.attained:.3g} at the solution: it diverges "
         f"even synchronously"
     )
+
+
+@dataclass(frozen=True)
+class Descent:
+    r"""The constants of the theorem on certified steps, for steps α = a / r.
+
+    Where nodes compute both sides of their edges (``apart``, q), the theorem on one hop holds: only
+    what a node reads of others is old, and :math:`\rho = \max_i q_i / r_i`. With letters
+    :math:`\rho = 1`, and r are row sums.
+    """
+
+    rows: Tensor  # r, [R, k, N]
+    beta: Tensor  # β, [R, G]
+    steps: Tensor | float  # α, [R, k, N] or a number
+    age: int  # D'
+    stagger: int  # S
+    graph: Graph
+    apart: Tensor | None = None  # q, [R, k, N]; None: neighbours send gradients
+
+    @property
+    def mu(self) -> Tensor:
+        """Strong convexity in the norm of the rows, [R, G]."""
+        return self.beta / self.graph.norm(self.rows)
+
+    @property
+    def share(self) -> Tensor:
+        """ρ, [R, G]."""
+        one = torch.ones_like(self.rows)
+        return self.graph.norm(one if self.apart is None else self.apart / self.rows)
+
+    @property
+    def margin(self) -> Tensor:
+        """c, [R, G]: the least 1 / a - 1/2 - D' q / r."""
+        late = 1.0 if self.apart is None else self.apart / self.rows
+        each = 1.0 / (self.steps * self.rows) - 0.5 - self.age * late
+        top = each.max()
+        return top - self.graph.norm(top - each)
+
+    @property
+    def span(self) -> int:
+        """T, how many changes may lie between what a node used and one tick of a window."""
+        return self.age + self.stagger if self.apart is None else max(self.age, self.stagger - 1)
+
+    def _window(self) -> Tensor:
+        """1 / a² + ρ² T, [R, G]."""
+        largest = self.graph.norm(1.0 / (self.steps * self.rows))
+        return largest.square() + self.share.square() * self.span
+
+    def shrink(self) -> float:
+        r"""c / C of the slowest graph: Φ shrinks by 1 / (1 + c / C).
+
+        Where steps are not in proportion to 1 / r, another C is smaller, with the gradient's
+        Euclidean norm: :math:`C = \tfrac{1}{2\beta} \bigl(\max_a \tfrac{1}{\alpha_a \sqrt{r_a}} +
+        \rho \sqrt{T \max_a r_a}\bigr)^2 + \rho \tfrac{D'}{2}`.
+        """
+        norm, late = self.graph.norm, self.share * self.span**0.5
+        scaled = (norm(1.0 / (self.steps * self.rows)) + late).square() / self.mu
+        plain = norm(1.0 / (self.steps * self.rows.sqrt())) + late * norm(self.rows).sqrt()
+        big = 0.5 * torch.minimum(scaled, plain.square() / self.beta)
+        return float((self.margin / (big + 0.5 * self.share * self.age)).min())
+
+    def near(self, error: float) -> float:
+        r"""Distance from the answer in the end, where gradients are wrong by ε: with
+        :math:`\bar\epsilon^2 = \sum_a \epsilon_a^2 / r_a`,
+
+        .. math::
+            \limsup \Phi \le \Bigl(\frac{C' (D' + S)}{c^2} + \frac{3}{2\mu} + \frac{S}{2c}\Bigr)
+            \bar\epsilon^2, \qquad
+            C' = \frac{3}{2\mu}\Bigl(\frac{1}{\underline a^2} + \rho^2 T\Bigr)
+            + \rho \frac{D'}{2},
+
+        and :math:`\|h - h^*\|^2 \le 2 \Phi / \beta`. Views wrong by δ make a gradient wrong by at
+        most :math:`\delta r_a`, and each of the letters it is the sum of adds δ. Without letters
+        :math:`\bar\epsilon^2 \le \rho \delta^2 \sum_a q_a`.
+        """
+        wrong = error * (self.rows + self.graph.in_degree.to(self.rows.dtype))
+        square = self.graph.sum((wrong.square() / self.rows).sum(1))
+        if self.apart is not None:
+            square = self.share * error**2 * self.graph.sum(self.apart.sum(1))
+        c, age, stagger = self.margin, self.age, self.stagger
+        big = 1.5 * self._window() / self.mu + 0.5 * self.share * age
+        gap = square * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
+        return float((2.0 * gap / self.beta).sqrt().max())
+
+    def tracking(self, drift: float, rows: Tensor) -> float:
+        r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
+        the energy by at most :math:`d R_a` in every entry, d being the ``drift`` and R bounds on
+        the absolute row sums of the Hessian, ``rows``: with
+        :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a R_a^2 / r_a`,
+        :math:`b = \bar\gamma \sqrt{2 / \mu}`, :math:`e = D' \bar\gamma / \sqrt{2c}`,
+        :math:`A = 2C' / c` and C' of :meth:`near`,
+
+        .. math::
+            W = A T + S, \qquad
+            Z = W (e^2 + b T (e + b)) + \frac{3 T^2 \bar\gamma^2}{2 \mu}, \qquad
+            \limsup \sqrt\Phi \le p = \frac{W b + \sqrt{W^2 b^2 + 4 Z}}{2},
+
+        and :math:`\|h - h^*\| \le p \sqrt{2 / \beta}`. The proof is in the documentation
+        ("The mathematics").
+        """
+        window, c, mu = self.age + self.stagger, self.margin, self.mu
+        gamma = drift * self.graph.sum((rows.square() / self.rows).sum(1)).sqrt()  # [R, G]
+        b, e = gamma * (2.0 / mu).sqrt(), self.age * gamma / (2.0 * c).sqrt()
+        big = 1.5 * self._window() / mu + 0.5 * self.share * self.age
+        w = 2.0 * big / c * window + self.stagger
+        z = w * (e**2 + b * window * (e + b)) + 1.5 * (window * gamma) ** 2 / mu
+        p = 0.5 * (w * b + ((w * b) ** 2 + 4.0 * z).sqrt())
+        return float((p * (2.0 / self.beta).sqrt()).max())

@@ -1,22 +1,12 @@
 r"""Bounds on the error of every node *now*, from its gradient and those of other nodes.
 
 ``error_bounds(model, data, h)`` bounds :math:`|h - h^*|`, entry by entry, for embeddings of any
-run. The gradient at h is the only thing that is measured; nobody needs the answer. There are three
-bounds. Let e be a claim, :math:`R(e)` the change of the Hessian H(h) in the box of the claim
-(:mod:`hogwild.analysis.nearby`), d the least diagonals there and P the largest couplings.
+run. The gradient at h is the only thing that is measured; nobody needs the answer. There are two
+bounds:
 
-*Neighbours* (``"local"``). Each node repeats
-
-.. math:: e_a \leftarrow \frac{|g_a| + \sum_{b \ne a} P_{ab}(e)\, e_b}{d_a(e)}, \qquad
-          P_{ab} = \sum_j |\nabla^2_{ab} e^j| + R^j_{ab}.
-
-Node j computes its own terms of the sums from the claims of its neighbours, and sends them to node
-a, as it sends gradients. If the first claims are fulfilled (no claim grows), claims only shrink,
-and each of them is a bound at any time, in any order and with any delay. Such claims exist where
-scaled diagonal dominance holds. This is what the nodes of a network can know.
-
-*The inverse* (``"central"``). :math:`e = |H^{-1} g| + |H^{-1}| R(e)\, e`, for somebody who sees the
-whole graph. It needs no dominance, and is nearly exact close to the answer.
+*The inverse* (``"central"``). :math:`e = |H^{-1} g| + |H^{-1}| R(e)\, e`, where :math:`R(e)` is the
+change of the Hessian H(h) in the box of the claim e (:mod:`hogwild.analysis.nearby`). It is nearly
+exact close to the answer.
 
 *Convexity* (``"convexity"``). :math:`\|g\|_2 / \beta` for all entries of a graph. It always holds.
 
@@ -29,11 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.nearby import Nearby, dominance, flat, split, unflat
+from hogwild.analysis.nearby import Nearby, flat, unflat
 from hogwild.errors import AsynchronyError, ConfigError, require_one_of
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
@@ -42,7 +31,7 @@ from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 
-METHODS = ("auto", "local", "central", "convexity")
+METHODS = ("auto", "central", "convexity")
 LARGEST = 3000
 """With more unknowns than this the inverse is not computed."""
 PASSES = 12
@@ -57,13 +46,11 @@ class ErrorBounds:
 
     Attributes:
         entries: Bounds on every entry, [R, k, N].
-        method: Which bound was used: ``"local"``, ``"central"`` or ``"convexity"``.
-        rounds: Exchanges with neighbours after which the local bound was reached; 0 for the others.
+        method: Which bound was used: ``"central"`` or ``"convexity"``.
     """
 
     entries: Tensor
     method: str
-    rounds: int = 0
 
     @property
     def nodes(self) -> Tensor:
@@ -81,8 +68,7 @@ def error_bounds(
         model: A model whose embeddings minimise one energy, in float64.
         data: Its graph or graphs.
         h: Embeddings of all nodes, [N, k] or [R, N, k]: ``run.h[0]`` of a simulated run.
-        method: ``"local"``, ``"central"``, ``"convexity"``, or ``"auto"``: the first of ``central``
-            and ``convexity`` that holds.
+        method: ``"central"``, ``"convexity"``, or ``"auto"``: the first of both that holds.
 
     Raises:
         ConfigError: The model has no energy, ``h`` does not fit, or the method does not hold here.
@@ -120,15 +106,10 @@ def bounds_of(problem: Objective, h: Tensor, method: str = "auto") -> ErrorBound
         found = _central(problem, h, here.gradient, noise)
         if found is not None:
             return ErrorBounds(found, "central")
-    if method == "local":
-        near = _local(problem, h, size)
-        if near is not None:
-            return near
-    if method in ("local", "central"):
+    if method == "central":
         raise ConfigError(
-            f"method={method!r} does not hold at these embeddings: they are too far from the "
-            f"answer, or (local) couplings outweigh the curvature of single entries; "
-            f"method='convexity' always holds"
+            "method='central' does not hold at these embeddings, which are too far from the "
+            "answer; method='convexity' always holds"
         )
     length = problem.graph.sum(size.square().sum(1)).sqrt() / problem.convexity()
     return ErrorBounds(problem.graph.wide(length).expand_as(h).clone(), "convexity")
@@ -159,72 +140,3 @@ def _central(problem: Objective, h: Tensor, gradient: Tensor, noise: Tensor) -> 
             return unflat(now, h)
         claim = np.maximum(2.0 * now, claim)
     return None
-
-
-def _local(problem: Objective, h: Tensor, size: Tensor) -> ErrorBounds | None:
-    exchange = Exchange.of(problem, h, size)
-    if exchange is None:
-        return None
-    rounds = 0
-    while exchange.step():
-        rounds += 1
-    return ErrorBounds(exchange.claims, "local", rounds)
-
-
-class Exchange:
-    """Claims of all nodes about their errors, which shrink from round to round.
-
-    Attributes:
-        claims: The claims, [R, k, N]. Every one of them is a proved bound, after any number of
-            rounds.
-    """
-
-    def __init__(self, problem: Objective, h: Tensor, size: Tensor, claims: Tensor) -> None:
-        self.near, self.size, self.claims = Nearby(problem, h), size, claims
-        self.hessians = self.near.hessians()
-
-    @classmethod
-    def of(cls, problem: Objective, h: Tensor, size: Tensor) -> Exchange | None:
-        """The first claims: multiples of the weights of dominance that are fulfilled; ``None``:
-        none were found. ``size`` is the gradients' absolute value, [R, k, N]."""
-        made = cls(problem, h, size, torch.zeros_like(h))
-        if not made.near.known:
-            return None
-        scaled = []
-        for matrix, most, g in zip(*made.hessians, flat(size), strict=True):
-            found = dominance(matrix.diagonal(), split(most)[1])
-            if not found.holds:
-                return None
-            slack = matrix.diagonal() * found.weights - split(most)[1] @ found.weights
-            scaled.append(found.weights * float((g / slack).max()))
-        first = unflat(np.stack(scaled), h)
-        for power in range(1, PASSES):
-            made.claims = first * 2.0 ** (power / 2)
-            answer = made.answer()
-            if bool((answer <= made.claims).all()):
-                return made
-        return None
-
-    def answer(self) -> Tensor:
-        """What the claims of one round imply for the next, [R, k, N]; infinite where a diagonal is
-        not known to be positive."""
-        change = self.near.variation(self.claims)
-        out = []
-        for matrix, most, r, e, g in zip(
-            *self.hessians, change, flat(self.claims), flat(self.size), strict=True
-        ):
-            least = matrix.diagonal() - r.diagonal()
-            couplings = csr_matrix(split(most)[1] + split(r)[1])
-            with np.errstate(divide="ignore"):
-                found = (g + couplings @ e) / np.where(least > 0.0, least, 0.0)
-            out.append(found * (1.0 + ROUNDING))
-        return unflat(np.stack(out), self.claims)
-
-    def step(self, who: Tensor | None = None, enough: float = 1e-3) -> bool:
-        """One round, of all nodes or of those in a mask [N]; returns whether any claim shrank by
-        more than the share ``enough``."""
-        new = torch.minimum(self.answer(), self.claims)
-        new = new if who is None else torch.where(who, new, self.claims)
-        moved = bool((new < (1.0 - enough) * self.claims).any())
-        self.claims = new
-        return moved

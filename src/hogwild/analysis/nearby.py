@@ -158,13 +158,3 @@ def split(matrix: Matrix) -> tuple[np.ndarray, Matrix]:
     """The diagonal of a matrix, and the rest."""
     diagonal = matrix.diagonal()
     return diagonal, csr_matrix(matrix - diags(diagonal))
-
-
-def coupled(most: Matrix, diagonal: np.ndarray, passes: int = 200) -> float:
-    """The spectral radius of the couplings over the diagonal [n], about (by iteration)."""
-    couplings, w, radius = split(most)[1], np.ones_like(diagonal), 0.0
-    for _ in range(passes):
-        moved = couplings @ w / diagonal + w  # shifted by one, so that signs cannot alternate
-        radius = float(moved.max()) - 1.0
-        w = moved / moved.max()
-    return radius

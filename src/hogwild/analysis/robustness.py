@@ -28,17 +28,16 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.advice import advice, table
+from hogwild.analysis.advice import advice, schedules, table, verdict
 from hogwild.analysis.certificate import Certificate
 from hogwild.analysis.certify import certified
-from hogwild.analysis.verdict import schedules, verdict
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.price import Price, wrapped
 from hogwild.executors.run import Run
-from hogwild.executors.score import score_of
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulate import simulate
+from hogwild.executors.watch import score_of
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model

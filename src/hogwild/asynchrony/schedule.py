@@ -23,7 +23,7 @@ model on any executor, and recording it (:mod:`hogwild.asynchrony.trace`) record
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -160,7 +160,6 @@ class Schedule(Timetable):
         self.of_edges = [Memory() for _ in self.impairments]
         self.silent, self.begin = silent, begin
         self._clock: Clock | None = None
-        self._settle: Callable[[], None] | None = None
         self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
         self.born = self.view.clone()  # no packet is older than its link
         # First updates are drawn from 1 … S as well.
@@ -168,31 +167,13 @@ class Schedule(Timetable):
         self.next = begin + self._interval(everyone, begin)
         self._compile()
 
-    def _drawable(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
-        """What compiled draws need: S, D, the keys of nodes and edges, next turns and views;
-        ``None``: something changes turns or views that compiled draws do not know."""
-        if self.silent is not None or self.impairments:
-            return None
-        keys = self.nodes.key("schedule"), self.edges.key("delay")
-        return self.stagger, self.delay, *keys, self.next, self._view
-
-    def hand_over(self) -> tuple[int, int, Tensor, Tensor, Tensor, Tensor] | None:
-        """What compiled draws need, for somebody who changes next turns and views in place from now
-        on; ``None``: nobody can."""
-        self._view, self._clock = self.view, None
-        return self._drawable()
-
-    def taken(self, settle: Callable[[], None]) -> None:
-        """From now on ``settle`` is called before views are read: who has taken over the draws
-        writes the views then, and not before."""
-        self._settle = settle
-
     def _compile(self) -> None:
         """Ask for compiled draws, once; ``None``: ticks are drawn by torch."""
         self._clock = None
-        drawable = self._drawable()
-        if drawable is not None and library() is not None and self._view.device.type == "cpu":
-            self._clock = Clock(self.graph, *drawable)
+        plain = self.silent is None and not self.impairments
+        if plain and library() is not None and self._view.device.type == "cpu":
+            keys = self.nodes.key("schedule"), self.edges.key("delay")
+            self._clock = Clock(self.graph, self.stagger, self.delay, *keys, self.next, self._view)
 
     @property
     def clock(self) -> Clock | None:
@@ -202,8 +183,6 @@ class Schedule(Timetable):
     @property
     def view(self) -> Tensor:
         """The time of the packet that each edge's receiver holds, [E]."""
-        if self._settle is not None:
-            self._settle()
         return self._view if self._clock is None else self._clock.view
 
     @view.setter
@@ -215,7 +194,7 @@ class Schedule(Timetable):
     def __getstate__(self) -> dict[str, Any]:
         view = self.view
         state = {name: x for name, x in vars(self).items() if name != "_clock"}
-        return state | {"_view": view, "_settle": None}
+        return state | {"_view": view}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -48,10 +48,10 @@ class Options(Finished):
     gpus: float = option(0.0, "GPUs of each worker", group=WORKERS)
     restarts: int = option(5, "how often a worker that dies is started again", group=WORKERS)
     work: str = option(
-        "auto",
-        "what a part does between two exchanges; auto: solve, or a rule that ends sooner",
+        "solve",
+        "what a part does between two exchanges: solve, or steps of a node's rule",
         group=WORKERS,
-        choices=("auto", "solve", "messages", "gradient", "fixed-point"),
+        choices=("solve", "messages", "gradient", "fixed-point"),
     )
     partition: str = option(
         "auto",

@@ -118,8 +118,8 @@ def run(options: Options) -> Outcome:
     """Call :func:`hogwild.executors.swarm.run`."""
     from hogwild.executors.swarm import Faults
     from hogwild.executors.swarm import run as start
-    from hogwild_node.durations import interval
     from hogwild_node.errors import SetupError
+    from hogwild_node.options import interval
 
     found = options.chosen()
     if hasattr(signal, "SIGTERM"):  # whoever ends the swarm ends its agents

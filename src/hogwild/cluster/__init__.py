@@ -4,13 +4,12 @@ Only several workers need Ray, which is imported when they start.
 """
 
 from hogwild.cluster.bound import ErrorBar
+from hogwild.cluster.engine import Disorder
 from hogwild.cluster.inference import infer
-from hogwild.cluster.local import Disorder
 from hogwild.cluster.partitioning import Partition, partition
-from hogwild.cluster.result import ClusterRun
+from hogwild.cluster.result import ClusterRun, Trace
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store
-from hogwild.cluster.trace import Trace
 from hogwild.cluster.training import Fit, Trainer, fit
 from hogwild.cluster.whole import Whole
 

@@ -1,4 +1,6 @@
-"""A host as an actor of Ray, in a process of its own.
+"""Ray: its import, the connection to it, and a host as an actor of Ray in a process of its own.
+
+The other files of the package import Ray from here, so that one place says what is missing.
 
 Packets go from actor to actor. At most one packet is under way between two actors, and the next one
 holds the newest embeddings, so that memory stays bounded however slow an actor is.
@@ -7,18 +9,102 @@ holds the newest embeddings, so that memory stays bounded however slow an actor 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import logging
 import os
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from hogwild.cluster.connection import ray
 from hogwild.cluster.host import Host, Plan
 from hogwild.cluster.worker import Mail, Status
+from hogwild.errors import ConfigError
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+try:
+    import ray
+    import ray.exceptions
+except ImportError as error:  # pragma: no cover
+    raise ConfigError(
+        "several workers need Ray, which is not installed; install it with: "
+        "pip install 'hogwild-gnn[cluster]', or use workers=1"
+    ) from error
+
+
+def connect(address: str | None, count: int, cpus: float, gpus: float) -> bool:
+    """Connect to Ray, or start it on this machine; returns whether this call did."""
+    if ray.is_initialized():
+        return False
+    options: dict[str, Any] = {
+        "logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True,
+    }  # fmt: skip
+    if address is None:
+        need = max(os.cpu_count() or 1, int(np.ceil(count * cpus)))
+        with _loopback():
+            ray.init(
+                address="local", num_cpus=need, include_dashboard=False,
+                _node_ip_address="127.0.0.1", **options,
+            )  # fmt: skip
+        return True
+    _require_answer(address)
+    try:
+        ray.init(address=address, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"address={address!r}: no cluster of Ray answers there ({reason}); start one with "
+            f"`ray start --head`, or leave the address out"
+        ) from error
+    return True
+
+
+@contextlib.contextmanager
+def _loopback() -> Iterator[None]:
+    """Let Ray keep the address 127.0.0.1, which it otherwise replaces by one that other machines
+    reach. A Ray without this switch listens there."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
+    vars(constants)["ENABLE_RAY_CLUSTER"] = False
+    try:
+        yield
+    finally:
+        vars(constants)["ENABLE_RAY_CLUSTER"] = before
+
+
+def _require_answer(address: str) -> None:
+    """Raise soon where nobody listens; Ray itself would wait for a minute."""
+    if address in ("auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"address={address!r}: no cluster of Ray answers there ({error}); expected HOST:PORT "
+            f"of a running cluster, or leave the address out"
+        ) from error
+
+
+def results(refs: list[Any]) -> list[Any]:
+    """The results; an error of the library's own is raised as itself."""
+    try:
+        return list(ray.get(refs))
+    except ray.exceptions.RayTaskError as error:
+        raise cause_of(error) from error
+
+
+def cause_of(error: Exception) -> BaseException:
+    """The exception that a task raised, behind Ray's."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, BaseException) else error
+
 
 SOON, PAUSE, LATER = 0.001, 0.005, 0.02
 """Seconds that an actor sleeps: least and most without news, and between them where it waits for
@@ -169,4 +255,4 @@ def remote_actor() -> Any:
     return made(concurrency_groups=GROUPS)(Actor)
 
 
-__all__ = ["Actor", "remote_actor"]
+__all__ = ["Actor", "cause_of", "connect", "ray", "remote_actor", "results"]

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hogwild.cluster.actor import remote_actor
-from hogwild.cluster.connection import cause_of, connect, ray, results
+from hogwild.cluster.actor import cause_of, connect, ray, remote_actor, results
 from hogwild.cluster.engine import Engine, T, Watch
 from hogwild.cluster.host import Plan
 from hogwild.cluster.worker import Status, agreed

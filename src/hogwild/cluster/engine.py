@@ -1,16 +1,25 @@
-"""Executors of hosts: the interface, and the one in this process."""
+"""Executors of hosts: the interface, and the one in this process.
+
+In this process workers run in an order, with delays, losses and deaths that are drawn from a seed.
+This is exact and repeatable: tests of the mathematics use it, and :func:`hogwild.cluster.infer`
+with one worker. At every tick one worker, drawn at random, makes an update and sends what its
+neighbours lack. As with Ray, at most one packet is under way between two workers, and a packet that
+is lost is sent again.
+"""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from hogwild.cluster import local
+import numpy as np
+
 from hogwild.cluster.host import Host, Plan
-from hogwild.cluster.local import Disorder
-from hogwild.cluster.worker import Status, Worker
+from hogwild.cluster.worker import Mail, Status, Worker, agreed
+from hogwild.errors import ConfigError
 
 T = TypeVar("T")
 Watch = Callable[[float, list[Status]], bool | None]
@@ -94,8 +103,141 @@ class InProcess(Engine):
             go_on = None if watch is None else watch(spent, statuses)
             return go_on is not False and (seconds is None or spent < seconds)
 
-        done = local.run(workers, self.disorder, revive=self._revive, watch=told)
+        done = run(workers, self.disorder, revive=self._revive, watch=told)
         if not done:
             for _ in range(2):  # letters follow embeddings
-                local.exchange(workers)
+                exchange(workers)
         return done
+
+
+Told = Callable[[int, list[Status]], bool | None]
+"""Called with the tick and all statuses; ``False`` ends the run."""
+Revive = Callable[[int], Worker]
+"""Makes the worker of a part again, from its checkpoint."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disorder:
+    """What goes wrong in a run, drawn from ``seed``.
+
+    Attributes:
+        seed: The seed.
+        delay: Most ticks that a packet is under way.
+        loss: Share of packets that are lost.
+        kill: Probability that the worker whose turn it is dies instead and is made again.
+        kills: Most deaths.
+        barriers: All workers update together, and all packets arrive before the next update.
+        slow: How many times less often than the others a worker has its turn, by part.
+    """
+
+    seed: int = 0
+    delay: int = 0
+    loss: float = 0.0
+    kill: float = 0.0
+    kills: int = 1
+    barriers: bool = False
+    slow: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "kill"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ConfigError(f"{name}={value!r}; expected a share from 0 to 1, 1 excluded")
+        if self.delay < 0:
+            raise ConfigError(f"delay={self.delay!r}; expected a number of ticks, 0 or more")
+
+
+def run(
+    workers: list[Worker],
+    disorder: Disorder | None = None,
+    *,
+    revive: Revive | None = None,
+    ticks: int = 100_000,
+    watch: Told | None = None,
+) -> bool:
+    """Let the workers work until all are done; returns whether they are.
+
+    Args:
+        workers: One worker for each part. Workers that die are replaced in this list.
+        disorder: What goes wrong.
+        revive: Makes a dead worker again; needed where workers die.
+        ticks: Most ticks.
+        watch: Called about once for each worker's turn.
+    """
+    return _Run(workers, disorder or Disorder(), revive).go(ticks, watch)
+
+
+def exchange(workers: list[Worker]) -> None:
+    """Give every worker the newest packets of all others, without an update."""
+    for worker in workers:
+        for q in worker.work.links.peers:
+            workers[q].receive(worker.number, worker.outgoing(q))
+    for worker in workers:
+        worker.look()
+
+
+class _Run:
+    def __init__(self, workers: list[Worker], disorder: Disorder, revive: Revive | None) -> None:
+        self.workers, self.disorder, self.revive = workers, disorder, revive
+        self.random = np.random.default_rng(disorder.seed)
+        self.under_way: dict[tuple[int, int], tuple[int, Mail]] = {}
+        self.deaths = 0
+        slow = dict(disorder.slow)
+        rate = np.array([1.0 / slow.get(w.number, 1.0) for w in workers])
+        self.turns = rate / rate.sum()
+
+    def go(self, ticks: int, watch: Told | None) -> bool:
+        reads = {w.number: w.reads for w in self.workers}
+        order = [reads[p] for p in range(len(self.workers))]
+        for tick in range(ticks):
+            if self.disorder.barriers:
+                moved = [worker.update() for worker in self.workers]
+                for p in range(len(self.workers)):
+                    self._send(p, tick, late=False)
+                self._arrive(tick)
+                changed = any(moved)
+            else:
+                changed = self._turn(tick)
+            if tick % len(self.workers) == 0 or not changed:
+                statuses = [worker.status() for worker in self.workers]
+                due = watch is not None and tick % len(self.workers) == 0
+                go_on = watch(tick, statuses) if due and watch is not None else None
+                if agreed(statuses, order):
+                    return True
+                if go_on is False:
+                    return False
+        return False
+
+    def _turn(self, tick: int) -> bool:
+        """One worker works; returns whether its packets have changed."""
+        self._arrive(tick)
+        p = int(self.random.choice(len(self.workers), p=self.turns))
+        dies = self.random.random() < self.disorder.kill and self.deaths < self.disorder.kills
+        if dies and self.revive is not None:
+            self.deaths += 1
+            # What is under way to the dead worker is lost; what it has sent still arrives.
+            self.under_way = {k: v for k, v in self.under_way.items() if k[1] != p}
+            self.workers[p] = self.revive(p)
+        changed = self.workers[p].update()
+        self._send(p, tick)
+        return changed
+
+    def _send(self, p: int, tick: int, late: bool = True) -> None:
+        worker = self.workers[p]
+        for q in worker.work.links.peers:
+            if worker.owes(q) and (p, q) not in self.under_way:
+                delay = int(self.random.integers(self.disorder.delay + 1)) if late else 0
+                self.under_way[p, q] = tick + delay, worker.outgoing(q)
+
+    def _arrive(self, tick: int) -> None:
+        for (p, q), (when, mail) in list(self.under_way.items()):
+            if when > tick:
+                continue
+            del self.under_way[p, q]
+            if self.random.random() < self.disorder.loss:
+                continue
+            taken = self.workers[q].receive(p, mail)
+            # The sender may have died meanwhile: the note of a dead life does no harm.
+            if self.workers[p].version[0] == mail.version[0]:
+                life = self.workers[q].version[0] if taken else None
+                self.workers[p].has_arrived(q, mail, life)

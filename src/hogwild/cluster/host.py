@@ -19,26 +19,26 @@ from torch import Tensor
 
 from hogwild.cluster.adjoint import adjoint_of
 from hogwild.cluster.bound import Measure
-from hogwild.cluster.part import tensor
-from hogwild.cluster.store import Store
-from hogwild.cluster.tiles import LEAST, TiledEnergy
-from hogwild.cluster.work import Compiled, Links, Nothing, Solve, Steps, Work
+from hogwild.cluster.store import Store, tensor
+from hogwild.cluster.work import Links, Nothing, Solve, Steps, Work
 from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
+from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
 from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Objective, Problem
-from hogwild.rules import fitting
 from hogwild.solvers import Newton, SemismoothNewton
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
 
 
+LARGE = 100_000
+"""Edges of a part from which no factorisation is planned where compiled code solves it."""
 KINDS = ("solve", "messages", "gradient", "fixed-point")
 """All kinds of work."""
 
@@ -174,20 +174,15 @@ class Host:
 
     @property
     def _is_large(self) -> bool:
-        """Whether compiled code may solve the part in tiles."""
-        return self._inputs.edge_index.size(1) >= LEAST and library() is not None
+        """Whether compiled code solves the part without a factorisation."""
+        return self._inputs.edge_index.size(1) >= LARGE and library() is not None
 
     @torch.no_grad()
-    def _compiled(self) -> Compiled | None:
+    def _compiled(self) -> EnergyKernel | None:
         """The problem for the compiled library, where that solves it on a CPU: on a GPU all nodes
         move (``kernels/source/energy.h``)."""
-        native, recipe = library(), self.problem.recipe
-        if native is None or recipe is None or self._inputs.x.device.type != "cpu":
+        if self.problem.recipe is None or self._inputs.x.device.type != "cpu":
             return None
-        if self._is_large:
-            tiled = TiledEnergy.of(native, recipe, self.links.free, self.store.num_parts)
-            if tiled is not None:
-                return tiled
         kernel = self.problem.kernel()
         return None if isinstance(kernel, str) else kernel
 
@@ -221,12 +216,6 @@ class Host:
             solver = self.conv.solver
             return Solve(problem, self.links, tol, h, solver=solver, kernel=self._compiled())
         return Steps(problem, self.links, tol, h, rule=name)
-
-    def kinds(self) -> list[str]:
-        """The kinds of work that fit the model."""
-        if not self.owned:
-            return list(KINDS)
-        return ["solve", *(name for name in fitting(self.problem) if name in KINDS)]
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""

@@ -11,13 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.cluster.bound import error_bar
-from hogwild.cluster.choice import Choice, run_auto
-from hogwild.cluster.engine import Engine, Watch
+from hogwild.cluster.engine import Disorder, Engine, Watch
 from hogwild.cluster.host import KINDS
-from hogwild.cluster.local import Disorder
-from hogwild.cluster.result import GUARANTEES, ClusterRun
+from hogwild.cluster.result import GUARANTEES, ClusterRun, Trace
 from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
-from hogwild.cluster.trace import Trace
 from hogwild.cluster.worker import Status
 from hogwild.cluster.writer import OVERLAP
 from hogwild.errors import ConfigError, DataError, is_number
@@ -35,7 +32,7 @@ def infer(
     workers: int | None = None,
     *,
     tol: float = 1e-6,
-    work: str = "auto",
+    work: str = "solve",
     folder: str | Path | None = None,
     partition: str = "auto",
     address: str | None = None,
@@ -64,9 +61,8 @@ def infer(
         workers: Number of parts and workers; by default 1, or the parts of a store. One worker
             runs in this process without Ray.
         tol: Relative error at which the parts are settled.
-        work: What a part does between two exchanges: ``"solve"``, the name of a node's rule
-            (``"messages"``, ``"gradient"``, ``"fixed-point"``), or ``"auto"``: solve, and change to
-            a rule where the run shows that it ends sooner (:mod:`hogwild.cluster.choice`).
+        work: What a part does between two exchanges: ``"solve"``, or the name of a node's rule
+            (``"messages"``, ``"gradient"``, ``"fixed-point"``).
         folder: Where the parts, their checkpoints and their answers are kept. All nodes of a
             cluster must see it. A run in the same folder continues an interrupted one. By default
             a temporary folder.
@@ -90,8 +86,8 @@ def infer(
         raise ConfigError(f"tol={tol!r}; expected a relative error between 0 and 1")
     if seconds is not None and not (is_number(seconds) and seconds >= 0):
         raise ConfigError(f"seconds={seconds!r}; expected a number, 0 or more, or None")
-    if work not in ("auto", *KINDS):
-        raise ConfigError(f"work={work!r}; expected one of auto, {', '.join(KINDS)}")
+    if work not in KINDS:
+        raise ConfigError(f"work={work!r}; expected one of {', '.join(KINDS)}")
     place = Place(
         folder=folder, partition=partition, address=address, cpus=cpus, gpus=gpus,
         restarts=restarts, disorder=disorder, overlap=overlap, seed=seed,
@@ -139,11 +135,8 @@ def _run(
         trace.add(spent, statuses)
         return None if watch is None else watch(spent, statuses)
 
-    if work == "auto":
-        choice = run_auto(engine, told, seconds)
-    else:
-        engine.call("start", work)
-        choice = Choice(work, "asked for", done=engine.iterate(told, seconds))
+    engine.call("start", work)
+    done = engine.iterate(told, seconds)
     spent = time.monotonic() - began
     if setup.keeps:
         engine.call("save")
@@ -165,11 +158,9 @@ def _run(
         h=h,
         prediction=prediction,
         error_bar=bar,
-        converged=choice.done and not stalled and all(m.settled for m in measures),
+        converged=done and not stalled and all(m.settled for m in measures),
         workers=store.num_parts,
-        work=choice.work,
-        reason=choice.reason,
-        trial=choice.trial,
+        work=work,
         updates=[status.updates for status in last],
         bytes=[status.bytes for status in last],
         seconds=spent,

@@ -14,9 +14,8 @@ import numpy as np
 from torch import nn
 from torch_geometric.data import Data
 
-from hogwild.cluster.engine import Engine, InProcess
+from hogwild.cluster.engine import Disorder, Engine, InProcess
 from hogwild.cluster.host import Plan, convolution, save_model
-from hogwild.cluster.local import Disorder
 from hogwild.cluster.memory import predict_parts, require_memory
 from hogwild.cluster.partitioning import Partition, partition
 from hogwild.cluster.sources import open_graph

@@ -33,8 +33,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
 
-from hogwild.cluster.rows import Rows
-from hogwild.cluster.whole import Whole
+from hogwild.cluster.whole import Rows, Whole
 from hogwild.errors import ConfigError, DataError
 
 Array = npt.NDArray[Any]

@@ -26,8 +26,6 @@ import torch
 from torch import Tensor
 
 from hogwild.cluster.bound import Bound, Measure
-from hogwild.cluster.tiles import FORCING as SWEEP
-from hogwild.cluster.tiles import TiledEnergy
 from hogwild.errors import ConfigError
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
@@ -49,12 +47,7 @@ GROWN = 4.0
 """A part halves its step if the square of its gradient has grown by this factor, and reversed."""
 PATIENCE = 3
 """Updates without news after which a damped part moves on."""
-SLOW, WEARY = 0.5, 3
-"""After so many sweeps over tiles in a row that have left more than this share of the residual, the
-part is solved as a whole."""
 Packet = tuple[Tensor, ...]
-Compiled = EnergyKernel | TiledEnergy
-"""What the compiled library solves: a part, or a large part in tiles."""
 
 
 @dataclass(frozen=True)
@@ -229,12 +222,11 @@ class Solve(Work):
         h: Tensor | None = None,
         *,
         solver: Solver,
-        kernel: Compiled | None = None,
+        kernel: EnergyKernel | None = None,
     ) -> None:
         super().__init__(problem, links, tol, h)
         self.solver, self.kernel = solver, kernel
         self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
-        self.largest, self.weary = math.inf, 0  # residual before the last sweep; slow sweeps
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
@@ -256,10 +248,9 @@ class Solve(Work):
         owned = self.links.owned
         if self.damped and not self._may_move(news):
             return
-        forcing = SWEEP if isinstance(self.kernel, TiledEnergy) else FORCING
         atol = max(
             self.bound.entry(self.measure, self.scale, self.h),
-            forcing * self.measure.largest if self.unrest > 1.0 / forcing else 0.0,
+            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
         )
         most = min(self.solver.max_iter, ITERATIONS)
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
@@ -276,18 +267,8 @@ class Solve(Work):
         self.h = torch.cat([moved, self.h[..., owned:]], -1)
 
     def _solved(self, solver: Solver, free: int) -> Tensor:
-        """The embeddings [R, k, N] after a solve for the first ``free`` nodes, or after one sweep
-        over the tiles of a large part."""
-        if isinstance(self.kernel, TiledEnergy):
-            assert self.measure is not None
-            now = self.measure.largest
-            self.weary = self.weary + 1 if now > SLOW * self.largest else 0
-            self.largest = now
-            if self.weary < WEARY:
-                h = self.h.clone()
-                self.kernel.sweep(h, free, solver.run)
-                return h
-        elif self.kernel is not None:
+        """The embeddings [R, k, N] after a solve for the first ``free`` nodes."""
+        if self.kernel is not None:
             if free not in self.holding:
                 held = torch.arange(self.h.size(-1)) >= free
                 self.holding[free] = self.kernel.holding(held)
@@ -324,7 +305,7 @@ def rule_on(problem: Problem, owned: int, name: str) -> tuple[Rule, Tensor, Tens
         rule = steps if name == "gradient" else MessageRule(steps)
     else:
         fits = "fixed-point" if isinstance(problem, FixedPoint) else "messages or gradient"
-        raise ConfigError(f"work={name!r} does not fit this model; expected auto, solve or {fits}")
+        raise ConfigError(f"work={name!r} does not fit this model; expected solve or {fits}")
     return rule, part.edges, part.senders
 
 

@@ -2,7 +2,7 @@
 
 A worker knows nothing of how packets travel: an executor calls :meth:`Worker.receive`,
 :meth:`Worker.update` and :meth:`Worker.outgoing`. Two executors do: a seeded one in this process
-(:mod:`hogwild.cluster.local`), and Ray's actors (:mod:`hogwild.cluster.actors`).
+(:mod:`hogwild.cluster.engine`), and Ray's actors (:mod:`hogwild.cluster.actors`).
 
 **Versions.** What a worker holds has a version (life, count): the count grows with every change,
 the life with every restart from the checkpoint. The newest version wins.

@@ -9,6 +9,9 @@ together. For an energy these are gradient updates with the ``"auto"`` step of
 with :math:`D` the nodes' own blocks of the Hessian in majorising curvatures. The blocks are
 computed anew at updates 0, 1, 4, 16, 64, …: embeddings move most at first, and blocks cost four
 times a gradient. For a fixed point an update applies the map.
+
+:func:`synchronous` follows a rule instead, without gradients: other executors are compared with
+it.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hogwild.graph import Graph
 from hogwild.ops import mv, scatter
 from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild_node.rules.base import Rule
 from hogwild_node.rules.gradient import DAMPING
 
 ANEW = frozenset(4**i for i in range(16))
@@ -65,4 +70,17 @@ def descended(problem: Problem, updates: int) -> Tensor:
         else:
             gradient = problem.evaluate(h).gradient
         h = h - mv(scale, gradient)
+    return h
+
+
+@torch.no_grad()
+def synchronous(rule: Rule, graph: Graph, h: Tensor, updates: int) -> Tensor:
+    """The embeddings [R, k, N] after so many updates of all nodes, which begin at ``h`` [R, k, N].
+    A rule with letters needs a reverse edge for every edge."""
+    everyone = graph.everyone
+    letters = rule.begin(h, everyone.current(h))
+    for _ in range(updates):
+        inbox = everyone.current(rule.broadcast(h, everyone))
+        mail = None if letters is None else letters[..., graph.reverse]
+        h, letters = rule.update(h, inbox, mail, everyone)
     return h

@@ -25,10 +25,8 @@ from scipy.sparse.csgraph import shortest_path
 from torch_geometric.utils import subgraph
 
 from hogwild.errors import AsynchronyError, ConfigError, require_integer
-from hogwild.executors.live import Live
-from hogwild.executors.notes import Notes
+from hogwild.executors.notes import Live, Notes, trace_of
 from hogwild.executors.swarmed import Swarm
-from hogwild.executors.traced import trace_of
 from hogwild.graph.inputs import Inputs
 from hogwild.models.mode import evaluating
 from hogwild_node.model import load

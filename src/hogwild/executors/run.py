@@ -13,10 +13,9 @@ from torch import Tensor
 from hogwild.asynchrony.trace import Trace
 from hogwild.executors.deadlines import Deadlines, Way
 from hogwild.executors.price import Price
-from hogwild.executors.score import Score
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Ages
-from hogwild.executors.watch import NUMBER, Watch
+from hogwild.executors.watch import NUMBER, Score, Watch
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 

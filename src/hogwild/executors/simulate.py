@@ -17,10 +17,9 @@ from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import InputError
 from hogwild.executors.run import Run, Worth, report
-from hogwild.executors.score import score_of
 from hogwild.executors.settings import Settings
 from hogwild.executors.simulated import Simulation
-from hogwild.executors.watch import Watch, looks
+from hogwild.executors.watch import Watch, looks, score_of
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Score as Function
 from hogwild.models.base import Model

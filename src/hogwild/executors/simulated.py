@@ -29,13 +29,10 @@ from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable
 from hogwild.graph import Star
-from hogwild.kernels.driver import CudaError
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
-from hogwild.kernels.ticks_cuda import CudaTicks, ticks_of
 from hogwild.rules.stack import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
-from hogwild_node.rules.gradient import GradientRule
 
 STUCK = 1000
 """A run is given up after this many ticks in a row at which nodes could only wait. In
@@ -168,17 +165,14 @@ class Simulation:
     def _compile(self) -> None:
         """Ask for compiled updates, once; and for compiled ticks, unless something happens to
         packets that those do not know."""
-        self.ticks = self._launched()
-        self.kernel: RuleKernel | str = "ticks are launched on a GPU"
-        if isinstance(self.ticks, str):
-            self.kernel = kernel_of(self.rule, self.graph, self.h, ticks=self._plain())
+        self.kernel: RuleKernel | str = kernel_of(
+            self.rule, self.graph, self.h, ticks=self._plain()
+        )
         self.levels = self.rule.compile() if isinstance(self.rule, StackRule) else None
         self._post = self._posted()
 
     def __getstate__(self) -> dict[str, Any]:
-        if isinstance(self.ticks, CudaTicks):
-            self.ticks.give_back(self.time)
-        compiled = ("kernel", "ticks", "_post")
+        compiled = ("kernel", "_post")
         return {name: x for name, x in vars(self).items() if name not in compiled}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -208,35 +202,9 @@ class Simulation:
         ages = (self.tally.packet_age.counts, self.tally.content_age.counts)
         numbers = self.rule.channels + self.rule.letter
         post = Post(self.graph, self.outbox.depth, numbers, ages, self._arrays())
-        self._count_in(post)
+        self.tally.packet_age.count_in(partial(post.counts, 0))
+        self.tally.content_age.count_in(partial(post.counts, 1))
         return post
-
-    def _launched(self) -> CudaTicks | str:
-        """Ticks in one launch on a GPU; or why there are none."""
-        made = ticks_of(self.rule, self.graph, self.h, self.outbox.depth)
-        if isinstance(made, str):
-            return made
-        if not self._plain():
-            return "packets that stay, or that impairments change, are on torch"
-        tally, timetable, rule = self.tally, self.timetable, self.rule
-        assert isinstance(rule, GradientRule)
-        clock = timetable.hand_over() if isinstance(timetable, Schedule) else None
-        ages = (tally.packet_age.counts, tally.content_age.counts)
-        try:
-            ticks = made(
-                rule, self.graph, clock, self.outbox.depth, self.time, ages, self._arrays()
-            )
-        except CudaError as error:  # no compiler for the GPU: torch makes the ticks
-            return str(error)
-        if isinstance(timetable, Schedule):
-            timetable.taken(ticks.settle)
-        self._count_in(ticks)
-        return ticks
-
-    def _count_in(self, compiled: Post | CudaTicks) -> None:
-        """Count the ages of compiled ticks, too."""
-        self.tally.packet_age.count_in(partial(compiled.counts, 0))
-        self.tally.content_age.count_in(partial(compiled.counts, 1))
 
     def _follow(self, after: After) -> None:
         """What nodes hold on the edges that stay, and which of the nodes were done."""
@@ -261,14 +229,9 @@ class Simulation:
 
     def step(self) -> Tick:
         """One tick."""
-        ticks = self._ready()
-        if ticks is None:
-            self.outbox.open(self.time)
+        self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
-        if ticks is not None:
-            ticks.given(self.time, tick.nodes, tick.edges, tick.view)
-            self.idle = 0
-        elif tick.nodes.numel():
+        if tick.nodes.numel():
             kernel = self._fitting()
             plain = tick.reset is None and tick.lost is None
             if kernel is not None and self._post is not None and plain:
@@ -280,42 +243,28 @@ class Simulation:
         return tick
 
     def advance(self) -> None:
-        """One tick, without saying what happened: if it is launched on a GPU, nothing is read
-        back, and in compiled code on a CPU it is one call."""
-        ticks, kernel, post = self._ready(), self._fitting(), self._post
+        """One tick, without saying what happened: in compiled code it is one call."""
+        kernel, post = self._fitting(), self._post
         clock = self.timetable.clock if isinstance(self.timetable, Schedule) else None
-        if ticks is not None and ticks.draws:
-            ticks.draw(self.time)
-            self.idle = 0
-        elif clock is not None and kernel is not None and post is not None:
-            post.make_room(self.time)
-            self.outbox.time = self.time
-            if kernel.tick(clock.at, self.time, post.at):
-                self.idle = 0
-        else:
+        if clock is None or kernel is None or post is None:
             self.step()
             return
+        post.make_room(self.time)
+        self.outbox.time = self.time
+        if kernel.tick(clock.at, self.time, post.at):
+            self.idle = 0
         self.time += 1
         self.tally.ticks += 1
-
-    def _ready(self) -> CudaTicks | None:
-        """Launched ticks, if the rule still has the energy that they were compiled for."""
-        if isinstance(self.ticks, CudaTicks) and not self.ticks.fits:
-            self.ticks.give_back(self.time)
-            self.ticks = "the rule has another energy than at the start"
-        return self.ticks if isinstance(self.ticks, CudaTicks) else None
 
     @property
     def path(self) -> str:
         """How ticks are made: ``compiled (…)``, or ``torch: …`` with the reason."""
         if self.levels is not None:
             return self.levels
-        if isinstance(self.ticks, CudaTicks):
-            return f"compiled ({self.ticks.name})"
         if isinstance(self.kernel, RuleKernel):
             ticks = "" if self._post is not None else ", packets on torch"
             return f"compiled ({self.kernel.native.instructions}{ticks})"
-        return f"torch: {self.kernel if self.h.device.type == 'cpu' else self.ticks}"
+        return f"torch: {self.kernel}"
 
     def _fitting(self) -> RuleKernel | None:
         """The compiled update, if the rule still has the energy that it was compiled for."""

@@ -280,12 +280,12 @@ class Track:
     def animate(self, path: str | Path, **look: Any) -> Path:
         """Write the run as a picture that moves (GIF); needs ``keep_embeddings`` and positions
         (``data.pos``)."""
-        from hogwild.plots.animation import animate
+        from hogwild.plots.motion import animate
 
         return animate(self, path, **look)
 
     def log(self, path: str | Path | None = None) -> None:
         """Log the run to Rerun: graph, errors and scores on a timeline of ticks."""
-        from hogwild.plots.rerun import log
+        from hogwild.plots.motion import log
 
         log(self, path)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hogwild.errors import GraphError
 from hogwild.graph import Graph
-from hogwild.kernels.dense import (
+from hogwild.kernels.native import Library, address, library
+from hogwild.kernels.reading import (
     SMALL,
     applied,
     by_torch,
@@ -24,7 +25,6 @@ from hogwild.kernels.dense import (
     unheard,
     watched,
 )
-from hogwild.kernels.native import Library, address, library
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild_node.networks import ATTENTION_SLOPE
 

@@ -25,9 +25,8 @@ from hogwild.kernels.driver import (
     most_shared,
     multiprocessors,
 )
-from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel
+from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel, plan_of
 from hogwild.kernels.native import Library, address
-from hogwild.kernels.plan import plan_of
 from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.solution import Solution
 
@@ -50,8 +49,8 @@ HEADERS = (
 )  # fmt: skip
 
 
-def prelude(design: Design, threads: int, resident: int, header: str = "energy.h") -> str:
-    """The constants and types of one model, behind a header."""
+def prelude(design: Design, threads: int, resident: int) -> str:
+    """The constants and types of one model."""
     numbers = {
         "K": design.channels, "CHANNELS": design.message_channels, "HEADS": design.heads,
         "CONCAT": int(design.concat), "ENDS": 2 if design.both_ends else 1,
@@ -59,7 +58,7 @@ def prelude(design: Design, threads: int, resident: int, header: str = "energy.h
         "RESIDENT": resident,
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
-    lines += [f'#include "{header}"', "namespace hog {"]
+    lines += ['#include "energy.h"', "namespace hog {"]
     act, relu = ACTIVATIONS.index(design.act), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:

@@ -1,8 +1,7 @@
 """The CUDA driver and NVRTC, called through ``ctypes``: compile a source file, load it, launch it.
 
 NVRTC comes with torch. What it compiles is kept in a cache folder (:func:`cache_folder`). Loaded
-kernels stay in the memory of the GPU until :meth:`Module.unload`; those of :func:`load` stay for
-the life of the process.
+kernels stay for the life of the process.
 """
 
 from __future__ import annotations
@@ -37,7 +36,10 @@ def cache_folder() -> Path:
 
 @cache
 def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise CudaError(f"there is no CUDA driver: {error}") from error
 
 
 @cache
@@ -99,57 +101,27 @@ def compile_cubin(
     return code.raw
 
 
-class Module:
-    """Loaded kernels, and constants of their own.
-
-    Args:
-        code: Machine code of this GPU.
-        device: The GPU.
-        kernels: Names of the kernels; their blocks may have all shared memory.
-    """
-
-    def __init__(self, code: bytes, device: int, kernels: tuple[str, ...]) -> None:
-        self.device, self.handle = device, ctypes.c_void_p()
-        self.functions: dict[str, ctypes.c_void_p] = {}
-        with torch.cuda.device(device):
-            torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
-            loaded = _driver().cuModuleLoadData(ctypes.byref(self.handle), code)
-            _check(loaded, "cuModuleLoadData")
-            for name in kernels:
-                one = ctypes.c_void_p()
-                got = _driver().cuModuleGetFunction(ctypes.byref(one), self.handle, name.encode())
-                _check(got, name)
-                # 8: the most dynamic shared memory of a block
-                granted = _driver().cuFuncSetAttribute(one, 8, most_shared(device))
-                _check(granted, "cuFuncSetAttribute")
-                self.functions[name] = one
-
-    def write(self, name: str, value: ctypes.Structure | ctypes.Array[Any]) -> None:
-        """Write a constant, after all work that was given to the current stream."""
-        at, size = ctypes.c_void_p(), ctypes.c_size_t()
-        with torch.cuda.device(self.device):
-            got = _driver().cuModuleGetGlobal_v2(
-                ctypes.byref(at), ctypes.byref(size), self.handle, name.encode()
-            )
-            _check(got, name)
-            assert size.value == ctypes.sizeof(value), name
-            torch.cuda.current_stream().synchronize()
-            copied = _driver().cuMemcpyHtoD_v2(at, ctypes.byref(value), size)
-            _check(copied, "cuMemcpyHtoD")
-
-    def unload(self) -> None:
-        """Give the memory back; the kernels must not run any more."""
-        with torch.cuda.device(self.device):
-            torch.cuda.synchronize()
-            _driver().cuModuleUnload(self.handle)
-
-
 def load(
     text: str, name: str, headers: tuple[str, ...], device: int, wanted: tuple[str, ...]
 ) -> dict[str, ctypes.c_void_p]:
-    """The loaded kernels of a source file on one GPU."""
+    """The loaded kernels of a source file on one GPU; their blocks may have all shared memory."""
     code = compile_cubin(text, name, headers, torch.cuda.get_device_capability(device))
-    return Module(code, device, wanted).functions
+    module = ctypes.c_void_p()
+    functions: dict[str, ctypes.c_void_p] = {}
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().synchronize()  # makes the context of this GPU current
+        loaded = _driver().cuModuleLoadData(ctypes.byref(module), code)
+        _check(loaded, "cuModuleLoadData")
+        for kernel in wanted:
+            one = ctypes.c_void_p()
+            _check(
+                _driver().cuModuleGetFunction(ctypes.byref(one), module, kernel.encode()), kernel
+            )
+            # 8: the most dynamic shared memory of a block
+            granted = _driver().cuFuncSetAttribute(one, 8, most_shared(device))
+            _check(granted, "cuFuncSetAttribute")
+            functions[kernel] = one
+    return functions
 
 
 def launch(
@@ -191,6 +163,18 @@ def most_shared(device: int) -> int:
 def multiprocessors(device: int) -> int:
     """Multiprocessors of a GPU."""
     return _attribute(16, device)  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+
+
+def resident(function: ctypes.c_void_p, threads: int, shared: int, device: int) -> int:
+    """Blocks of a kernel that share a multiprocessor; 0 where all blocks cannot run at once."""
+    if not _attribute(95, device):  # CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH
+        return 0
+    found = ctypes.c_int()
+    with torch.cuda.device(device):
+        code = _driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(found), function, threads, ctypes.c_size_t(shared)
+        )
+    return 0 if code else found.value
 
 
 @cache

@@ -68,11 +68,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "project_back": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 2, *[_INT] * 3, *[_AT] * 3, _INT]),
     "read": (ctypes.c_int, [_AT, _REAL, _AT, _INT, *[_AT] * 5, _INT]),
     "read_back": (ctypes.c_int, [_AT, _REAL, _AT, _INT, *[_AT] * 7, _INT]),
-    "tiling": (_AT, [_INT, _INT, _AT, _AT, _INT, _INT, _AT, _INT]),
-    "tiling_free": (None, [_AT]),
-    "tiling_count": (_INT, [_AT]),
-    "tiling_gather": (ctypes.c_int, [_AT, *[_INT] * 4, _AT, _AT, _INT]),
-    "tiling_copy": (None, [_AT] * 6),
     "soft": (
         ctypes.c_int,
         [_AT, _INT, *[_AT] * 5, _REAL, _REAL, _AT, _AT, _REAL, _REAL, _AT, _INT, *[_AT] * 6, _INT],

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from hogwild.kernels.dense import (
+from hogwild.kernels.native import Library
+from hogwild.kernels.reading import (
     SMALL,
     gather,
     integers,
@@ -36,7 +37,6 @@ from hogwild.kernels.dense import (
     project_back,
     readable,
 )
-from hogwild.kernels.native import Library
 from hogwild.nn.picnn import PICNN
 
 
@@ -320,7 +320,7 @@ class Posing:
 
 def given_by(networks: Sequence[PICNN]) -> list[Tensor] | None:
     """The parameters of networks, in their order. Their ``parameters()`` take longer than a small
-    solve. ``None``: torch has replaced some (:func:`~hogwild.kernels.dense.items`)."""
+    solve. ``None``: torch has replaced some (:func:`~hogwild.kernels.reading.items`)."""
     out: list[Tensor] = []
     for group in (group for net in networks for group in net._modules.values()):
         some = [] if group is None else items(group)

@@ -250,12 +250,9 @@ def _usual(design: Design) -> bool:
     return kinds == (1, True, "softplus", 2, 2) and design.widths == widths
 
 
-def refusal(
-    rule: Rule, gradient: Any, graph: Graph, h: Tensor,
-    precisions: tuple[torch.dtype, ...] = (torch.float64,),
-) -> str | None:  # fmt: skip
+def _refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
     """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
-    update in one of these precisions; ``None``: it has one."""
+    update; ``None``: it has one."""
     known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
     if type(gradient) not in known or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
@@ -264,8 +261,8 @@ def refusal(
         return "the run has gradients, and compiled updates have none"
     if gradient.bounded:
         return "steps with bounds that neighbours send are not compiled"
-    if h.dtype not in precisions:
-        return f"the run is in {h.dtype}; compiled updates are in {', '.join(map(str, precisions))}"
+    if h.dtype != torch.float64:
+        return f"the run is in {h.dtype}; compiled updates are in torch.float64"
     act = model.round.message.act
     if ACTIVATIONS.get(act.name) != act:
         return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
@@ -290,11 +287,11 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> Ru
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
     gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
-    why = refusal(rule, gradient, graph, h)
+    why = _refusal(rule, gradient, graph, h)
     if why is not None:
         return why
     if h.device.type != "cpu":
-        return f"the run is on {h.device}; these compiled updates are for a CPU"
+        return f"the run is on {h.device}; compiled updates are for a CPU"
     if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
         return f"a node has more than {MOST_DEGREE} edges"
     design = design_of(gradient.model, rule.channels)

@@ -5,7 +5,8 @@ with :math:`B = [W^\\top\\; V^\\top\\; U^\\top]`, :math:`Y B` holds the argument
 of all nodes, and what comes back is multiplied by :math:`B^\\top`. The compiled library solves
 every graph for itself (``source/soft.h``). On a GPU one launch takes all steps on all graphs
 (:mod:`hogwild.kernels.soft_cuda`), and elsewhere torch does. Their number is known beforehand:
-nothing is read back, and a CUDA graph can record them.
+nothing is read back, and a CUDA graph can record them. The residual at the end is torch's own, so
+that no mistake of a kernel is called converged.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ def momentum_steps(condition: float, rtol: float) -> int:
     r"""Accelerated steps after which the residual is at most ``rtol`` times the size of its terms:
     :math:`\rho^t \sqrt\kappa \le` ``rtol`` with :math:`\rho = 1 - 1/\sqrt\kappa`."""
     root = math.sqrt(condition)
-    return math.ceil(math.log(root / rtol) / -math.log1p(-1.0 / root)) if root > 1.0 else 1
+    if root <= 1.0:
+        return 1
+    return max(math.ceil(math.log(root / rtol) / -math.log1p(-1.0 / root)), 0)
 
 
 def chebyshev_steps(condition: float, rtol: float) -> int:
     r"""Steps of Chebyshev's method after which :math:`\|b - A x\| \le` ``rtol`` :math:`\|b\|`:
     :math:`2 q^t \le` ``rtol`` with :math:`q = (\sqrt\kappa - 1) / (\sqrt\kappa + 1)`."""
     root = math.sqrt(condition)
-    return math.ceil(math.log(2.0 / rtol) / math.log((root + 1.0) / (root - 1.0)))
+    return max(math.ceil(math.log(2.0 / rtol) / math.log((root + 1.0) / (root - 1.0))), 0)
 
 
 class SoftRows:
@@ -106,14 +109,18 @@ class SoftRows:
         slopes = self._ramp(psi_slope, edges + self.bias, nodes + self.offset)
         return self.beta * (y - self.anchor) + self._returned(*slopes)
 
-    def steps(self, start: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
+    def steps(
+        self, start: Tensor, rtol: float, most: int | None = None
+    ) -> tuple[Tensor, Tensor, int]:
         """Accelerated steps (:mod:`hogwild.solvers.momentum`) from ``start`` [R, N, k], as many as
-        the condition and the tolerance need: where they lead, the gradient there, their number."""
+        the condition and the tolerance need, and ``most`` at most: where they lead, the gradient
+        there, their number."""
         count = momentum_steps(self.condition, rtol)
-        if soft_cuda.fused(self):
+        count = count if most is None else min(count, most)
+        if soft_cuda.fused(self, start):
             y, x, before = (start.clone(memory_format=torch.contiguous_format) for _ in range(3))
-            state = y, x, before
-            return y, soft_cuda.run(self, count, self.bias, self.offset, self.anchor, state), count
+            soft_cuda.run(self, count, self.bias, self.offset, self.anchor, (y, x, before))
+            return y, self.gradient(y), count
         rate, keep, ahead = triple(self.beta, self.condition * self.beta)
         y = x = before = start
         for _ in range(count):
@@ -137,16 +144,16 @@ class SoftRows:
         count = chebyshev_steps(self.condition, rtol)
         r = b.clone(memory_format=torch.contiguous_format)
         x, direction, ratio = torch.zeros_like(r), r / middle, half / middle
-        if soft_cuda.fused(self):
+        if soft_cuda.fused(self, r, *gates):
             soft_cuda.run(self, count, *gates, None, (direction, x, r))
-            return x, r, count
+            return x, b - apply(x), count
         for _ in range(count):
             x = x + direction
             r = r - apply(direction)
             following = 1.0 / (2.0 * middle / half - ratio)
             direction = following * ratio * direction + (2.0 * following / half) * r
             ratio = following
-        return x, r, count
+        return x, b - apply(x), count
 
     def cotangents(self, h: Tensor, dual: Tensor) -> Soft:
         r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all that the energy is
@@ -159,9 +166,10 @@ class SoftRows:
         native = compiled(h)
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
-        if not self.scaled and soft_cuda.fused(self):
+        trust = not self.scaled and soft_cuda.fused(self, h, dual)
+        if trust and soft_cuda.trusted(h.dtype, h.device):
             bias, *rest = soft_cuda.cotangents(self, h, dual)
-            return self._fields(h, dual, bias, None, *rest)
+            return self.fields(h, dual, bias, None, *rest)
         low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
         z, inner_z = self._sent(h)
         d, inner_d = self._sent(dual)
@@ -173,7 +181,7 @@ class SoftRows:
         inner_up = psi_slope(inner_z, torch.zeros_like(inner_low), torch.ones_like(inner_high))
         scales = self._scale_cotangents(h, dual, bend, z, d) if self.scaled else None
         heavier = _heads(self.scales[2], d)
-        return self._fields(
+        return self.fields(
             h, dual, bend, scales,
             self._collected(bend, inner_bend), self._collected(pull, inner_pull),
             torch.cat([(heavier * (z - up)).sum(1), (inner_d * (inner_z - inner_up)).sum(1)], 1),
@@ -192,7 +200,7 @@ class SoftRows:
             products.append(bend * at + pull * ahead)
         return [x.unflatten(2, (heads, -1)).sum(3).mT for x in (*products, slope * d)]
 
-    def _fields(
+    def fields(
         self, h: Tensor, dual: Tensor, bias: Tensor, scales: Sequence[Tensor] | None,
         bent: Tensor, straight: Tensor, flat: Tensor, steep: Tensor,
     ) -> Soft:  # fmt: skip
@@ -262,7 +270,7 @@ class SoftRows:
         flat, steep = (apart(x, 1).sum(1) for x in (flat, steep))
         bias = cut(bias, 2, heads, w // heads)
         given = scales if self.scaled else None
-        return self._fields(h, dual, bias, given, bent, straight, flat, steep)
+        return self.fields(h, dual, bias, given, bent, straight, flat, steep)
 
     def _call(self, native: Library, *arguments: Any) -> None:
         """Call the library; ``arguments`` are those behind the problem."""

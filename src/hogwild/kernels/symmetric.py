@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.kernels.energy import plan_of
 from hogwild.kernels.native import address, library
-from hogwild.kernels.plan import plan_of
 
 MOST_EDGES = 2_000_000
 """Edges of a batch above which no plan is made."""

@@ -27,8 +27,8 @@ from hogwild_node.tree import arrays
 Body = Callable[..., tuple[Tensor, ...]]
 
 SMALL = {"cpu": 2_000, "cuda": 200_000}
-"""Number of node embeddings below which a batch is small. ``benchmarks/stragglers.py`` measures it
-on a CPU, ``benchmarks/training_step.py`` on a GPU."""
+"""Number of node embeddings below which a batch is small. Chosen with one slow graph in a
+batch on a CPU, and by ``benchmarks/training_step.py`` on a GPU."""
 
 
 def is_small(h: Tensor) -> bool:

@@ -221,7 +221,7 @@ def richardson(system: System, *, max_iter: int = 48) -> Solution:
     graph, limit, rhs = system.graph, system.limit, system.rhs
     x, residual, active, iterations = system.begin()
     r = rhs
-    block = 4  # checking a step costs about as much as a step (benchmarks/ignn.py)
+    block = 4  # checking a step costs about as much as a step
     for _ in range(0, max_iter, block):
         if idle(active, 0):
             break

@@ -12,8 +12,7 @@ from hogwild.errors import ConfigError, require_one_of
 from hogwild.graph import Graph
 from hogwild.linalg import fronts
 from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
-from hogwild.linalg.normal import NormalEquations
-from hogwild.linalg.operator import Hessian, Posed, Tangent
+from hogwild.linalg.operator import Hessian, NormalEquations, Posed, Tangent
 from hogwild.linalg.solution import Solution
 
 LINEAR = ("auto", "direct", "cg")

@@ -35,7 +35,7 @@ POWER_ITERATIONS = 1000
 """Most power iterations. Each of them at most halves an entry of v, so no entry underflows."""
 POWER_TOLERANCE = 1e-12
 STRIDE = 8
-"""Iterations between two tests of convergence, which wait for the device (``benchmarks/ignn.py``).
+"""Iterations between two tests of convergence, which wait for the device.
 """
 TIE = 1e-9
 """Relative difference of two components' eigenvalues below which the components tie."""

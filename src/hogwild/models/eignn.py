@@ -44,8 +44,8 @@ from hogwild.models.implicit import Solving
 from hogwild.nn.mlp import MLP
 from hogwild.nn.nonexpansive import resolve
 from hogwild.ops import scatter_into
+from hogwild.solvers.anderson import Picard
 from hogwild.solvers.loop import Solver
-from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
 from hogwild_node.tree import FIXED, over
 

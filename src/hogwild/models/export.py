@@ -14,13 +14,12 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
 from hogwild.models.check import check_model
-from hogwild.models.contraction import ContractionConv
+from hogwild.models.contraction import ContractionConv, IGNNConv
 from hogwild.models.eignn import EIGNNConv
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gcn_node import activation
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
-from hogwild.models.ignn import IGNNConv
 from hogwild.models.layer import Layer
 from hogwild.models.layered import Layers
 from hogwild.models.locality import normalises

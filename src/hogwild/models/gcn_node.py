@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hogwild.models.layer import Layer
 from hogwild.models.locality import AllEdges, normalises
-from hogwild_node.gcn import GCN, GCNLayer
+from hogwild_node.layers import GCN, GCNLayer
 from hogwild_node.nonexpansive import identity, leaky_relu, tanh
 
 _ACTS: dict[str, Callable[..., Any]]

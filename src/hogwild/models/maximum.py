@@ -59,8 +59,8 @@ from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
 from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
+from hogwild.solvers.anderson import Picard
 from hogwild.solvers.loop import Solver
-from hogwild.solvers.picard import Picard
 from hogwild_node.local import LocalMap
 from hogwild_node.tree import EDGES, FIXED, NODES, over
 

@@ -64,10 +64,6 @@ CONDITION = 41.0
 """The default condition number."""
 CAP = 10.0
 """Scores of attention lie between -CAP and CAP, so that no edge fades altogether."""
-APART = 2.0
-"""The slopes of opposed channels begin at the sigmoids of -APART and APART, 0.12 and 0.88."""
-EDGES = 0.3
-"""Biases from r edge features begin with deviations of EDGES / √r."""
 
 
 def condition_of(reach: float) -> float:
@@ -119,10 +115,7 @@ class SoftEnergyConv(ImplicitConv):
         reach: Instead of ``condition``: the hops within which an influence falls by a factor e, at
             most (:func:`condition_of`): 3 hops need :math:`\kappa = 36.7`, and r hops about
             :math:`4 r^2`.
-        width: Channels w of the coupling; ``None``: k. From 2 k on they begin as pairs of opposed
-            channels with different slopes, ψ(z) and ψ(−z), whose sum is quadratic. So the model
-            begins at denoising, too, and is bent from the first step on: tasks that need more than
-            averages learn faster.
+        width: Channels w of the coupling; ``None``: k.
         edge_dim: Width r of the edge features, or ``None``.
         aggr: How edges are scaled. ``"symmetric"`` is the scaling of GCN and APPNP, which favours
             signals that grow with :math:`\sqrt{d_i}`. With ``"mean"`` all nodes weigh the same, and
@@ -245,19 +238,12 @@ class SoftEnergyConv(ImplicitConv):
 
     def _draw(self) -> None:
         """Start at graph signal denoising: V = -W, W with orthonormal columns, U = 0, no biases of
-        edges from nodes, equal scores, and slopes that are equal or belong to opposed channels.
-        Factors of what is zero are random, so that it learns, and so are biases from edges."""
+        edges, equal slopes, equal scores. Factors of what is zero are random, so that it learns."""
         parts: dict[str, Any] = dict(self.coupling.items())
         starts = {name: torch.zeros_like(part.start) for name, part in parts.items()}
-        w, k = self.width, self.hidden_channels
-        pairs = w // 2 if w >= 2 * k else 0
-        for matrix in starts["receiver"].view(-1, w, k):
-            rows = nn.init.orthogonal_(matrix.new_empty(w - pairs, k))
-            opposed = torch.stack([rows[:pairs], -rows[:pairs]], 1).flatten(0, 1)
-            matrix.copy_(torch.cat([opposed / math.sqrt(2.0), rows[pairs:]]))
+        for matrix in starts["receiver"].view(-1, self.width, self.hidden_channels):
+            nn.init.orthogonal_(matrix)
         starts["sender"] = -starts["receiver"]
-        starts["slopes"][..., : 2 * pairs, :] = torch.tensor([-APART, APART])
-        starts["edge_bias"].normal_(0.0, EDGES / math.sqrt(self.edge_dim or 1))
         for name in {"inner_bias", "score"} & starts.keys():
             starts[name].normal_(0.0, 1.0 / math.sqrt(starts[name].size(-1)))
         for name, start in starts.items():

@@ -12,7 +12,7 @@ from torch_geometric.data.data import BaseData
 
 from hogwild.errors import DeviceError, DTypeError, FeatureError, GraphError, InputError
 from hogwild.graph.inputs import SPARSE, Inputs, graphs_of
-from hogwild.graph.recent import Recent
+from hogwild.graph.kept import Recent
 from hogwild.linalg.recording import unreadable
 from hogwild.ops import all_finite
 

@@ -35,7 +35,7 @@ from hogwild.errors import ConfigError, FeatureError, require_positive
 FARTHEST = 8.0
 """Largest absolute value of a standardised feature. Fresh energies with such features have
 condition numbers below 10³ (``tests/models/test_scale.py``). With larger features the condition
-number grows quickly (``benchmarks/condition.py``)."""
+number grows quickly (docs/decisions.md)."""
 ROUNDING = 8.0
 """Number of rounding errors by which the values of a column may differ and still count as one."""
 

@@ -5,11 +5,10 @@ function returns the figure, and writes it to ``path`` if one is given; the endi
 pdf, svg) is the format.
 """
 
-from hogwild.plots.charts import convergence, heatmap, output_histogram
+from hogwild.plots.charts import convergence, curves, heatmap, output_histogram
 from hogwild.plots.computation import ComputationGraph, computation_graph
 from hogwild.plots.deadlines import deadlines
 from hogwild.plots.motion import tracking
-from hogwild.plots.training import curves
 
 __all__ = [
     "ComputationGraph", "computation_graph", "convergence", "curves", "deadlines", "heatmap",

@@ -1,4 +1,10 @@
-"""Pictures of tracked runs: error, lag and score over time, with the changes marked."""
+"""Pictures of tracked runs: error, lag and score over time, with the changes marked.
+
+A tracked run is also shown as a picture that moves, and in Rerun, the viewer of robotics people
+(``pip install 'hogwild-gnn[rerun]'``): the recording has a timeline of ticks. ``graph`` holds the
+nodes, coloured by their error, and the edges; ``error``, ``lag`` and ``score`` are scalars;
+``changes`` says what has changed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +20,15 @@ from hogwild.plots.style import CYCLE, DASHES, GREY, INK, figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+import importlib
+from typing import Any
+
+import torch
+
+from hogwild.errors import ConfigError
+from hogwild.plots.style import BLUE, RED, STYLE, need
 
 CROWDED = 60
 """With more changes than this, the changes are ticks at the lower edge and not lines."""
@@ -100,3 +115,168 @@ def mark_changes(ax: Axes, one: Track) -> None:
         return
     for tick in one.changes:
         ax.axvline(tick, color=GREY, linewidth=0.5, zorder=0)
+
+
+FRAMES = 120
+"""Most pictures of an animation, unless asked for otherwise."""
+
+
+def animate(
+    track: Track, path: str | Path, *, frames: int = FRAMES, fps: int = 12, run: int = 0
+) -> Path:
+    """Write a tracked run as a GIF: the nodes where they are, coloured by their error, and the
+    error over time.
+
+    Args:
+        track: What :func:`hogwild.track` returned; its scenario has positions (``data.pos``).
+        path: Where to write; it ends in .gif.
+        frames: Most pictures; moments in between are left out.
+        fps: Pictures a second.
+        run: Which of the runs.
+    """
+    where = Path(path)
+    if where.suffix.lower() != ".gif":
+        raise ConfigError(f"path={str(path)!r} does not end in .gif; expected a GIF")
+    if any(frame.data.get("pos") is None for frame in track.scenario):
+        raise ConfigError(
+            "the scenario has no positions; expected data.pos [N, 2] in every frame, or "
+            "torch_geometric's layout of your choice put there"
+        )
+    matplotlib, figures = need("matplotlib"), need("matplotlib.figure")
+    agg = need("matplotlib.backends.backend_agg")
+    images = need("PIL.Image")
+    moments = np.unique(np.linspace(0, len(track.times) - 1, frames).round().astype(int))
+    drawn = []
+    with matplotlib.rc_context(STYLE):
+        fig = figures.Figure(figsize=(6.4, 3.4), dpi=110, layout="constrained")
+        canvas = agg.FigureCanvasAgg(fig)
+        scene = _Scene(fig, track, run)
+        for moment in moments:
+            scene.draw(int(moment))
+            canvas.draw()
+            drawn.append(images.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    palette = drawn[len(drawn) // 2].quantize(128)
+    shown = [image.quantize(palette=palette, dither=images.Dither.NONE) for image in drawn]
+    where.parent.mkdir(parents=True, exist_ok=True)
+    shown[0].save(where, save_all=True, append_images=shown[1:], duration=round(1000 / fps), loop=0)
+    return where
+
+
+class _Scene:
+    """The figure and what moves in it."""
+
+    def __init__(self, fig: Any, track: Track, run: int) -> None:
+        self.track, self.run = track, run
+        colors = need("matplotlib.colors")
+        self.lines = need("matplotlib.collections").LineCollection
+        self.place, right = fig.subplots(1, 2, width_ratios=[1.0, 1.05])
+        error = track.error[:, run].numpy()
+        fine = error[np.isfinite(error) & (error > FLOOR)]
+        low, high = np.quantile(fine, [0.02, 0.995]) if fine.size else (1e-6, 1.0)
+        self.norm = colors.LogNorm(max(low, FLOOR), max(high, 10.0 * low))
+        self.map = need("matplotlib").colormaps["viridis"]
+        places = torch.cat([frame.data.pos for frame in track.scenario]).numpy()
+        self.least, self.most = places.min(0), places.max(0)
+        middle = np.maximum(np.nanmedian(error, 1), FLOOR)
+        worst = np.maximum(np.nanmax(error, 1), FLOOR)
+        right.plot(track.times, worst, color=GREY, linewidth=0.7, label="worst node")
+        right.plot(track.times, middle, color=BLUE, linewidth=1.0, label="median node")
+        mark_changes(right, track)
+        right.set_yscale("log")
+        right.set_xlim(0, track.scenario.length)
+        right.set_xlabel("ticks")
+        right.set_title("error")
+        right.legend(loc="upper right", fontsize=7, frameon=True, framealpha=0.9, edgecolor="none")
+        self.now = right.axvline(0, color=RED, linewidth=1.0)
+        scale = need("matplotlib.cm").ScalarMappable(self.norm, self.map)
+        fig.colorbar(scale, ax=self.place, orientation="horizontal", shrink=0.8, pad=0.02,
+                     label="error of a node")  # fmt: skip
+
+    def draw(self, moment: int) -> None:
+        """The picture of one moment."""
+        track, ax = self.track, self.place
+        tick = track.times[moment]
+        frame = track.scenario.at(tick)
+        place, edges = frame.data.pos.numpy(), frame.data.edge_index
+        row = {int(i): n for n, i in enumerate(track.ids.tolist())}
+        error = track.error[moment, self.run].numpy()[[row[i] for i in frame.ids.tolist()]]
+        ax.clear()
+        once = edges[:, edges[0] < edges[1]].T.numpy()
+        ax.add_collection(self.lines(place[once], colors=GREY, linewidths=0.5, zorder=1))
+        colour = self.map(self.norm(np.maximum(error, self.norm.vmin)))
+        ax.scatter(*place.T, s=26, c=colour, edgecolors=INK, linewidths=0.4, zorder=2)
+        pad = 0.04 * (self.most - self.least).max()
+        ax.set_xlim(self.least[0] - pad, self.most[0] + pad)
+        ax.set_ylim(self.least[1] - pad, self.most[1] + pad)
+        ax.set_aspect("equal")
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_title(f"{track.scenario.name}, tick {tick}, {len(place)} nodes")
+        self.now.set_xdata([tick, tick])
+
+
+DARK, BRIGHT = np.array([68, 1, 84]), np.array([253, 231, 37])
+"""Colours of small and large errors."""
+
+
+def log(track: Track, path: str | Path | None = None, *, run: int = 0) -> None:
+    """Log a tracked run to Rerun.
+
+    Args:
+        track: What :func:`hogwild.track` returned.
+        path: Write the recording to this file (.rrd); ``None``: open the viewer.
+        run: Which of the runs.
+    """
+    rr = _rerun()
+    if path is not None and Path(path).suffix != ".rrd":
+        raise ConfigError(f"path={str(path)!r} does not end in .rrd; expected a Rerun recording")
+    recording = rr.RecordingStream("hogwild")
+    if path is None:
+        recording.spawn()
+    else:
+        recording.save(str(path))
+    error = track.error[:, run].numpy()
+    fine = error[np.isfinite(error) & (error > FLOOR)]
+    low, high = (np.log(fine.min()), np.log(fine.max())) if fine.size else (0.0, 1.0)
+    row = {int(i): n for n, i in enumerate(track.ids.tolist())}
+    for moment, tick in enumerate(track.times):
+        recording.set_time("tick", sequence=tick)
+        frame = track.scenario.at(tick)
+        ids = frame.ids.tolist()
+        mine = error[moment][[row[i] for i in ids]]
+        share = (np.log(np.maximum(mine, FLOOR)) - low) / max(high - low, 1e-12)
+        colours = (DARK + np.clip(share, 0.0, 1.0)[:, None] * (BRIGHT - DARK)).astype(np.uint8)
+        pos, names = frame.data.get("pos"), [str(i) for i in ids]
+        places = None if pos is None else pos.numpy() * np.array([100.0, -100.0])
+        edges = [(names[j], names[i]) for j, i in frame.data.edge_index.T.tolist() if j < i]
+        recording.log(
+            "graph",
+            rr.GraphNodes(names, positions=places, colors=colours),
+            rr.GraphEdges(edges, graph_type="undirected"),
+        )
+        scalars = {
+            "error/median": np.nanmedian(error[moment]),
+            "error/worst": np.nanmax(error[moment]),
+            "lag": float(track.lag[moment, run]),
+        }
+        if track.score is not None:
+            scalars["score"] = float(track.score[moment, run])
+        for name, value in scalars.items():
+            recording.log(name, rr.Scalars(float(value)))
+    for number, tick in enumerate(track.changes):
+        recording.set_time("tick", sequence=tick)
+        moved = float(track.moves[number])
+        recording.log(
+            "changes", rr.TextLog(f"change {number + 1}: the answer moves by {moved:.3g}")
+        )
+    recording.flush()
+    recording.disconnect()
+
+
+def _rerun() -> Any:
+    try:
+        return importlib.import_module("rerun")
+    except ImportError as error:
+        raise ImportError(
+            "rerun is missing, which shows runs; install it with: pip install 'hogwild-gnn[rerun]'"
+        ) from error

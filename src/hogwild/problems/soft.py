@@ -21,6 +21,9 @@ MODERATE = 1e4
 """The largest condition number for which linear systems are solved by iterations."""
 MOST_PRODUCTS = 10_000
 """Products with a Hessian after which conjugate gradients give a graph up."""
+ROUNDING = 8.0
+r"""Rounding of a residual :math:`b - H x` at most, in units of :math:`L \|x\|` times the machine's
+precision: up to 2.6 in trials without a record."""
 
 
 @dataclass
@@ -86,9 +89,9 @@ class SoftProblem(Objective):
         native = compiled(start)
         if native is not None:
             return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
-        if not start.is_cuda:
+        if not start.is_cuda or not rtol:  # no number of steps reaches an absolute tolerance surely
             return None
-        y, gradient, count = rows.steps(start, rtol)
+        y, gradient, count = rows.steps(start, rtol, max_iter)
         residual, limit = self.graph.norm(gradient.mT), atol + rtol * self.size_of(y.mT)
         steps = torch.full(residual.shape, count, device=y.device)
         return Solution.of(y.mT, residual, limit, steps)
@@ -221,11 +224,13 @@ class SoftHessian(Hessian):
         native = compiled(b)
         if native is not None:
             return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
-        if not b.is_cuda:
+        if not b.is_cuda or not rtol:
             return None
         x, left, count = rows.chebyshev(at, b, rtol)
-        graph, left = self.graph, left.mT
-        norm, limit = graph.dot(left, left).sqrt(), rtol * graph.dot(rhs, rhs).sqrt()
+        graph = self.graph
+        norm, right, size = (graph.dot(v, v).sqrt() for v in (left.mT, rhs, x.mT))
+        rounding = ROUNDING * torch.finfo(rhs.dtype).eps * self.problem.lipschitz()
+        limit = rtol * right + rounding * size
         return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
 
     def diagonal(self) -> None:

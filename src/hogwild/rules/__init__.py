@@ -12,8 +12,7 @@ from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
-from hogwild.rules.layered import LAYERED, layered_rule
-from hogwild.rules.stack import StackRule
+from hogwild.rules.stack import LAYERED, StackRule, layered_rule
 from hogwild.rules.steps import gradient_rule
 from hogwild_node.rules import FixedPointRule, GuardedRule, MessageRule, Rule
 from hogwild_node.soft import QUICK

@@ -6,13 +6,11 @@ from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.linalg.solution import Solution, Status
 from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 from hogwild.solvers.adjoint import Adjoint, differentiable
-from hogwild.solvers.anderson import Anderson
-from hogwild.solvers.gradient import GradientDescent
+from hogwild.solvers.anderson import Anderson, Picard
 from hogwild.solvers.lbfgs import LBFGS
 from hogwild.solvers.loop import Solver, State, solve
-from hogwild.solvers.momentum import TripleMomentum
+from hogwild.solvers.momentum import GradientDescent, TripleMomentum
 from hogwild.solvers.newton import Newton
-from hogwild.solvers.picard import Picard
 from hogwild.solvers.semismooth import SemismoothNewton
 
 __all__ = [

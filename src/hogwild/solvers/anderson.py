@@ -9,6 +9,8 @@ With residuals :math:`r_i = F(h_i) - h_i` of the last m iterates and their diffe
 
 Where the accelerated residual grows, a graph drops its history and takes a plain Picard step, so
 that a contraction still converges.
+
+*Picard iteration* :math:`h \leftarrow F(h)` converges for every contraction, linearly.
 """
 
 from __future__ import annotations
@@ -84,3 +86,18 @@ class Anderson(Solver[Problem]):
         best = torch.minimum(state.graphs["best"], out.graphs["residual"])
         out.graphs |= {"best": best, "gram": gram}
         return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picard(Solver[Problem]):
+    """Apply the fixed-point map until it no longer moves anything."""
+
+    max_iter: int = 10_000
+
+    def init(self, problem: Problem, h: Tensor) -> State:
+        return self.fixed_point_state(problem, h, problem.step(h))
+
+    def step(self, problem: Problem, state: State, active: Tensor) -> State:
+        mask = problem.graph.wide(active)
+        h = torch.where(mask, state.nodes["image"], state.nodes["h"])
+        return self.fixed_point_state(problem, h, problem.step(h))

@@ -140,8 +140,8 @@ class Solver(ABC, Generic[P]):
 
 
 PRICE = {"cpu": 8.0, "cuda": float("inf")}
-"""Cost of cutting a smaller batch out of a small one, in iterations of the small one: chosen by
-``benchmarks/stragglers.py``."""
+"""Cost of cutting a smaller batch out of a small one, in iterations of the small one: chosen
+with one slow graph in a batch."""
 
 
 def price(h: Tensor) -> float:

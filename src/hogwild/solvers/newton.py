@@ -45,8 +45,8 @@ class Newton(Solver[Objective]):
         max_backtracks: Refused steps after which a graph has stalled. A recording tries two steps
             an iteration, so that a graph may refuse up to twice as many there.
         patience: Iterations on a graph after which secant curvature replaces the Hessian (never, if
-            it is at least ``max_iter``). Ordinary graphs have converged by then
-            (``benchmarks/stragglers.py``).
+            it is at least ``max_iter``). Ordinary graphs have converged by
+            then.
         max_iter: Iterations after which a graph is given up. Most graphs take fewer than ten. Far
             from the minimum an energy with large weights is nearly piecewise linear, and a graph
             may take a hundred or two.

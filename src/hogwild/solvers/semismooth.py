@@ -24,11 +24,9 @@ from hogwild.solvers.loop import Solver, State
 PATIENCE = 5
 """Iterations without progress after which only plain steps are taken."""
 BLOCK = 8
-"""Plain steps at the beginning of an iteration. Checking a step costs about as much as a step
-(measured by ``benchmarks/ignn.py``)."""
+"""Plain steps at the beginning of an iteration. Checking a step costs about as much as a step."""
 BLOCKS = 6
-"""Iterations of plain steps that cost about as much as Newton steps with a Krylov solver inside
-(measured by ``benchmarks/ignn.py``)."""
+"""Iterations of plain steps that cost about as much as Newton steps with a Krylov solver inside."""
 
 
 @dataclass(frozen=True, kw_only=True)

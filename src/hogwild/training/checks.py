@@ -10,7 +10,7 @@ from torch_geometric.data import Data
 
 from hogwild.errors import InputError
 from hogwild.graph.inputs import require_whole
-from hogwild.training.masks import MASKS
+from hogwild.training.shelf import MASKS
 
 
 def check_graphs(graphs: Sequence[Data]) -> None:

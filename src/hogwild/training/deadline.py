@@ -1,16 +1,11 @@
 r"""Training for time: nodes shall answer well after few updates, not only in the limit.
 
-The loss has a second term, of the answers :math:`\hat y_T` that nodes give after
-``deadline`` updates each under a random schedule that is drawn anew for every mini-batch,
+The loss has a second term, of the answers :math:`\hat y_T` that nodes reach after synchronous
+gradient updates (:mod:`hogwild.executors.descent`),
 
-.. math:: \ell(\hat y_\infty) + w\, \ell(\hat y_T),
+.. math:: \ell(\hat y_\infty) + w\, \ell(\hat y_T).
 
-with gradients through the last ``tail`` ticks (:mod:`hogwild.executors.unrolled`). The model stays
-what it is: convex, and exact in the limit. What changes are its parameters.
-
-A schedule is a function of the seed of the data, the epoch and the number of the mini-batch, so
-that a run that was stopped and resumed draws the same ones, and replicas do not depend on those
-that are trained beside them.
+The model stays what it is: convex, and exact in the limit. What changes are its parameters.
 """
 
 from __future__ import annotations
@@ -20,28 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.data import Batch
 
 from hogwild.asynchrony.schedule import Names, check_bounds
-from hogwild.errors import (
-    ConfigError,
-    among,
-    is_number,
-    require_all_positive,
-    require_one_of,
-    require_positive,
-)
+from hogwild.errors import ConfigError, among, is_number, require_all_positive, require_positive
 from hogwild.executors.descent import descended
 from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
-from hogwild.problems.base import Objective, Problem
+from hogwild.problems.base import Problem
 from hogwild.training.predict import inputs_of
-from hogwild.training.stiffness import stiffness
 
-METHODS = ("synchronous", "schedule", "stiffness")
+GONE = {"method": "synchronous", "tail": None}
+"""Options of earlier versions, and the only value that is left."""
 MOST = 30
 """Synchronous updates by default, at most: their cost grows with their number."""
 
@@ -52,33 +39,31 @@ class Deadline:
 
     Attributes:
         updates: Updates of a node until it answers, on average over nodes.
-        method: ``"synchronous"``: the loss of what nodes reach after synchronous updates
-            (:mod:`hogwild.executors.descent`); ``"schedule"``: of what they reach after
-            asynchronous updates (:mod:`hogwild.executors.unrolled`); ``"stiffness"``: a penalty on
-            the updates that an energy is predicted to need (:mod:`hogwild.training.stiffness`).
-        rule: What nodes do (:func:`hogwild.simulate`).
-        stagger: S of the schedules.
-        delay: D of the schedules.
+        rule: What nodes do when the epoch is chosen (:func:`hogwild.simulate`).
+        stagger: S of the schedule then.
+        delay: D of the schedule then.
         weight: w, the weight of the term beside the loss in the limit.
-        unroll: Synchronous updates, for ``"synchronous"``; ``None``: as many as ``updates``, at
-            most :data:`MOST`.
-        tail: Ticks before the deadline that gradients go through, for ``"schedule"``; ``None``:
-            all. Earlier ticks run without gradients, in compiled code where there is any.
+        unroll: Synchronous updates; ``None``: as many as ``updates``, at most :data:`MOST`.
     """
 
     updates: int
-    method: str = "synchronous"
     rule: str = "auto"
     stagger: int = 5
     delay: int = 2
     weight: float = 1.0
     unroll: int | None = None
-    tail: int | None = None
 
     @classmethod
     def of(cls, updates: int | None, options: Mapping[str, Any]) -> Deadline | None:
         """The deadline of a configuration; ``None`` if there is none."""
         known = {f.name for f in fields(cls)} - {"updates"}
+        for name, only in GONE.items():
+            if options.get(name, only) != only:
+                raise ConfigError(
+                    f"deadline_options={dict(options)!r}; {name} is no longer an option: the term "
+                    f"of a deadline is the loss after synchronous updates (unroll)"
+                )
+        options = {name: x for name, x in options.items() if name not in GONE}
         for name in options:
             if name not in known:
                 raise ConfigError(
@@ -94,9 +79,8 @@ class Deadline:
         return cls(require_positive("deadline", updates), **options)
 
     def __post_init__(self) -> None:
-        require_one_of(METHODS, method=self.method)
         check_bounds(self.stagger, self.delay)
-        require_all_positive(unroll=self.unroll, tail=self.tail)
+        require_all_positive(unroll=self.unroll)
         if not is_number(self.weight) or not 0 < self.weight < math.inf:
             raise ConfigError(f"weight={self.weight!r}; expected a positive number")
 
@@ -108,11 +92,6 @@ class Deadline:
                 f"deadline={self.updates} was given for a {type(model).__name__} with {what}; "
                 f"expected an implicit model of one layer, such as energy-edge (explicit models "
                 f"are trained under schedules by hogwild.executors.unrolled.asynchronous_forward)"
-            )
-        if self.method == "stiffness" and model.kind != Kind.OPTIMISATION:
-            raise ConfigError(
-                f"method='stiffness' was given for a {type(model).__name__}, which minimises no "
-                f"energy; expected 'synchronous' or 'schedule'"
             )
 
     def answers(
@@ -126,7 +105,7 @@ class Deadline:
             source, target = nodes[data.edge_index]
             names = Names(nodes, (source << 31) + target)
         h = asynchronous_embed(
-            model, inputs_of(model, data), updates=self.updates, rule=self.rule, tail=self.tail,
+            model, inputs_of(model, data), updates=self.updates, rule=self.rule,
             stagger=self.stagger, delay=self.delay, seed=seed, names=names,
         )  # fmt: skip
         return _read(model, data, h)
@@ -136,12 +115,6 @@ class Deadline:
         unroll = min(self.updates, MOST) if self.unroll is None else self.unroll
         h = descended(_posed(model, data), unroll).mT
         return _read(model, data, h if model.replicas is not None else h[0])
-
-    def penalty(self, model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
-        """The penalty on stiffness at the answers ``h`` [R, N, k], [R, G]."""
-        problem = _posed(model, data)
-        assert isinstance(problem, Objective)
-        return stiffness(problem, h.mT.to(problem.start().dtype), self.updates)
 
 
 def _posed(model: ConvGNN, data: Batch) -> Problem:
@@ -154,12 +127,3 @@ def _read(model: ConvGNN, data: Batch, h: Tensor) -> Tensor:
     """Predictions with a dimension for replicas."""
     out = model.read(h.to(data.x.dtype), inputs_of(model, data))
     return out if model.replicas is not None else out.unsqueeze(0)
-
-
-def seed_of(seed: int, epoch: int, batch: int) -> int:
-    """The seed of the schedule of a mini-batch."""
-    random = torch.Generator().manual_seed(seed)
-    for number in (epoch, batch):
-        drawn = int(torch.randint(2**62, (), generator=random))
-        random.manual_seed((drawn + number) % 2**63)
-    return int(torch.randint(2**31, (), generator=random))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hogwild.training.deadline import Deadline, seed_of
+from hogwild.training.deadline import Deadline
 from hogwild.training.optimiser import clip
 from hogwild.training.shelf import Taken
 
@@ -25,29 +25,15 @@ LEAVE = 20
 """Terms of a deadline without a finite gradient, in a row, after which a replica stops."""
 
 
-def term(
-    loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int = 0
-) -> Tensor:
-    """The term of the deadline, [R], without its weight; ``h`` [R, N, k] are the answers in the
-    limit, and ``number`` is that of the mini-batch."""
-    data = taken.data
-    if deadline.method == "stiffness":
-        each = deadline.penalty(loop.model, data, h)
-        return (each * mask).sum(1) / mask.sum(1)
-    if deadline.method == "synchronous":
-        out = deadline.synchronous(loop.model, data)
-    else:
-        seed = seed_of(loop.config.data_seed, loop.epoch, number)
-        out = deadline.answers(loop.model, data, seed, taken.nodes)
-    return loop.task_loss(out, data, mask)
+def term(loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor) -> Tensor:
+    """The term of the deadline, [R], without its weight."""
+    return loop.task_loss(deadline.synchronous(loop.model, taken.data), taken.data, mask)
 
 
-def gradients(
-    loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor, h: Tensor, number: int
-) -> tuple[Tensor, Tensor]:
+def gradients(loop: Loop, deadline: Deadline, taken: Taken, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The term of the deadline [R], and its gradients [R, P], both weighted."""
     loop.rows.forget()
-    losses = term(loop, deadline, taken, mask, h, number)
+    losses = term(loop, deadline, taken, mask)
     torch.where(loop.alive, losses, 0.0).sum().backward()
     found, losses = loop.rows.gradients(), losses.detach()
     good = torch.isfinite(losses) & torch.isfinite(found).all(1)
@@ -66,8 +52,7 @@ def _count(loop: Loop, good: Tensor) -> None:
             loop.stop(
                 r, True,
                 f"the term of the deadline was not finite in {LEAVE} training steps in a row: "
-                f"take a smaller deadline, a smaller unroll or tail (deadline_options), or "
-                f"method='stiffness'",
+                f"take a smaller deadline or a smaller unroll (deadline_options)",
             )  # fmt: skip
 
 
@@ -77,6 +62,6 @@ def warn(loop: Loop) -> None:
         warnings.warn(
             f"replica {r} learned nothing from the deadline in {int(loop.left_out[r])} "
             f"training steps, whose term had no finite gradient; expected none: take a smaller "
-            f"deadline, unroll or tail (deadline_options), or a smaller learning rate",
+            f"deadline or unroll (deadline_options), or a smaller learning rate",
             stacklevel=5,
         )

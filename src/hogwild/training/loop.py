@@ -32,10 +32,9 @@ from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, in_time, state
 from hogwild.training.deadline import Deadline
-from hogwild.training.diagnosis import diagnose, failed_adjoints
 from hogwild.training.ensemble import Members
 from hogwild.training.log import Log
-from hogwild.training.optimiser import AdamW, Rows, clip
+from hogwild.training.optimiser import AdamW, Rows, clip, diagnose, failed_adjoints
 from hogwild.training.predict import inputs_of, predict_levels
 from hogwild.training.recorded import Recorder
 from hogwild.training.registry import device_of, set_on_failure
@@ -147,17 +146,17 @@ class Loop:
         self.model.train()
         total, weight = torch.zeros_like(self.best_loss), torch.zeros_like(self.best_loss)
         self.iterations = 0
-        for number, taken in enumerate(self._batches()):
+        for taken in self._batches():
             mask = self.members.train[:, taken.ids]
             loss = None if self.recorder is None else self.recorder.step(taken, mask)
-            loss = self._step(taken, mask, number) if loss is None else loss
+            loss = self._step(taken, mask) if loss is None else loss
             share = mask.sum(1)
             total += torch.where(share > 0, loss * share, 0.0)
             weight += share
         self.loss = total / weight
 
-    def _step(self, taken: Taken, mask: Tensor, number: int) -> Tensor:
-        """One optimiser step, that of mini-batch ``number``; the loss of every replica, [R]."""
+    def _step(self, taken: Taken, mask: Tensor) -> Tensor:
+        """One optimiser step; the loss of every replica, [R]."""
         config = self.config
         counts = mask.any(1)
         mask = mask | ~counts.unsqueeze(1)  # a mean over nothing would be NaN
@@ -173,8 +172,7 @@ class Loop:
         gradients = self.rows.gradients()
         losses = losses.detach()
         if self.deadline is not None:
-            answer = found.value.detach()
-            late, more = in_time.gradients(self, self.deadline, taken, mask, answer, number)
+            late, more = in_time.gradients(self, self.deadline, taken, mask)
             losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask

@@ -26,7 +26,7 @@ from hogwild.metrics import (
 from hogwild.tasks.base import Task
 from hogwild.tasks.splits import Split, cross_validation, shares
 from hogwild.training.checks import check_graphs, check_targets, edge_dim, per_node
-from hogwild.training.masks import views
+from hogwild.training.shelf import views
 
 BATCH = 16
 """Graphs in a mini-batch by default; ``experiments/README.md`` compares 16 with 32 (the trials

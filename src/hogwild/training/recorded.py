@@ -53,7 +53,6 @@ class Recorder:
         return (
             loop.shelf.device.type == "cuda"
             and not loop.reshuffles
-            and (loop.deadline is None or loop.deadline.method != "schedule")
             and type(loop.task).__module__.startswith("hogwild.tasks.")
             and not hasattr(loop.model, "project_")
         )
@@ -149,10 +148,9 @@ class RecordedStep:
         gradients = loop.rows.joined(parts)
         deadline = loop.deadline
         if deadline is not None:
-            answer = found.value.detach()
 
             def late_total() -> tuple[Tensor, Tensor]:
-                late = in_time.term(loop, deadline, self.taken, self.mask, answer)
+                late = in_time.term(loop, deadline, self.taken, self.mask)
                 return torch.where(loop.alive, late, 0.0).sum(), late.detach()
 
             parts, late = gradients_of(loop.model, late_total)

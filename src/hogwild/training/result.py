@@ -25,10 +25,9 @@ from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.metrics import cost
 from hogwild.models.gnn import ConvGNN
-from hogwild.plots.training import curves
+from hogwild.plots.charts import curves
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, log
-from hogwild.training.absent import SHAPE, Absent
 from hogwild.training.ensemble import Members, single
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
@@ -42,7 +41,7 @@ from hogwild.training.registry import (
     spelled_out,
 )
 from hogwild.training.state import Stop
-from hogwild.training.task import resolve
+from hogwild.training.task import SHAPE, Absent, resolve
 
 PARTS = ("train", "val", "test")
 LATE = "test at the deadline"

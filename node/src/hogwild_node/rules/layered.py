@@ -1,4 +1,39 @@
-"""Base classes of the rules for layers."""
+r"""The rules for layers, but for ``"resending"`` (:mod:`hogwild_node.rules.resending`).
+
+**The rule** ``"overwriting"`` (the paper's): a node applies its next layer to what it last heard.
+
+.. math:: h_i \leftarrow f^{(t_i)}_i\bigl(h_i, \{h_j(\tau^i_j) : j \in N(i)\}\bigr), \qquad
+          t_i \leftarrow t_i + 1 \quad \text{while } t_i < L
+
+A node counts its own updates only. At its layer 2 it may read a neighbour's value of layer 0 or 4,
+so the answer depends on the schedule. Each new value of a node overwrites the last one.
+
+**The rule** ``"caching"``: nodes keep, recompute and send the values of all layers; exact.
+
+A node keeps its neighbours' newest values of *all* layers, recomputes all its layers at each
+update, and sends all its values. The result is exact under any delay and loss.
+
+.. math::
+    z_i^\ell \leftarrow f^\ell_i\bigl(v_i^\ell, \{v_j^\ell(\tau^i_j) : j \in N(i)\}\bigr),
+    \qquad \ell = 0, \dots, L - 1, \qquad
+    \text{packet: } (v_i^0, \dots, v_i^{L-1}).
+
+The values of layer 0 depend on a node's own features only and are always right. If all values of
+layer ℓ are right from some time on, then so are all later packets and all updates from these
+packets, and therefore all values of layer ℓ + 1. By induction the answer equals the synchronous one
+as soon as values have travelled L hops. A lost packet only costs time, because the next packet
+repeats it. Packets hold the values of all layers instead of one. The proof is in the documentation
+("Asynchrony").
+
+A node cannot know that it has its final answer, so it never stops.
+
+**The rule** ``"waiting"``: nodes wait for every layer of their neighbours; exact without loss.
+
+A node waits until every neighbour has delivered its value of the layer that the node needs. The
+answer equals the synchronous one, at the speed of the slowest node. The value of a layer is sent
+once, so a node waits for a lost value for ever. The rules ``"resending"`` and ``"caching"`` also
+work with loss.
+"""
 
 from __future__ import annotations
 
@@ -129,3 +164,109 @@ class ValueByValue(LayerByLayer):
         mine = self._each(layer + 1, at, at.at_nodes(self.values), fresh, value)
         self.values = at.put(self.values, mine)
         return h
+
+
+class OverwritingRule(LayerByLayer):
+    """One layer per update, without waiting. The values of all layers must have the same width."""
+
+    ends = True
+
+    def finished(self, nodes: Array) -> Array:
+        return self.layer[nodes] >= self.depth
+
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        return self._apply(h, lambda _: inbox, at), None
+
+    def broadcast(self, h: Array, at: Star) -> Array:
+        def value(index: int, here: Array, keep: Array, part: Star) -> Array:
+            return self.model.value(index, h[..., here], part)
+
+        layer = at.at_nodes(self.layer)
+        like = namespace(h).filled((h.shape[0], self.model.widths[0], at.size), 0.0, h)
+        return self._each(layer, at, like, layer >= 0, value)
+
+    def numbers(self, at: Star) -> int:
+        return self.model.widths[0]
+
+
+class CachingRule(LayersRule):
+    """All layers at every update, from the neighbours' newest values of all layers."""
+
+    def begin(self, h: Array, inbox: Array) -> None:
+        xp, first = namespace(h), self.model.value(0, h, self.everyone)
+        rest = xp.filled((h.shape[0], self.said - first.shape[1], h.shape[-1]), 0.0, h)
+        self.values = xp.concat([first, rest], axis=1)
+
+    def forget(self, nodes: Array) -> None:
+        self.values[:, self.model.widths[0] :, nodes] = 0.0  # a node still has its own features
+
+    def keep(self, before: CachingRule, kept: Kept) -> None:
+        self.values = carry(self.values, before.values, kept.nodes)
+
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        h, values = self.model.recompute(inbox, at)
+        self.values = at.put(self.values, values)
+        return h, None
+
+    @property
+    def said(self) -> int:
+        return sum(self.model.widths[:-1])
+
+    def broadcast(self, h: Array, at: Star) -> Array:
+        return at.at_nodes(self.values)
+
+    def numbers(self, at: Star) -> int:
+        return self.said
+
+
+class WaitingRule(ValueByValue):
+    """One layer per update, when every neighbour has delivered its value of the layer.
+
+    A packet is [tag, value of layer 0, …, value of layer L − 1], filled up to the tag. For each
+    edge, ``heard`` is the largest tag that was delivered, and ``missing`` is the first layer that
+    was lost (L: none).
+    """
+
+    ends = True
+
+    def begin(self, h: Array, inbox: Array) -> None:
+        super().begin(h, inbox)
+        self.missing, self.heard = self._edge_numbers(self.depth), self._edge_numbers(0)
+
+    def finished(self, nodes: Array) -> Array:
+        return self.layer[nodes] >= self.depth
+
+    def broadcast(self, h: Array, at: Star) -> Array:
+        xp = namespace(h)
+        tag = xp.broadcast_to(xp.as_numbers(self._tag(at), h), (h.shape[0], 1, at.size))
+        return xp.concat([tag, at.at_nodes(self.values)], axis=1)
+
+    def numbers(self, at: Star) -> Array:
+        """One value and its tag."""
+        tag = self._tag(at)
+        return 1 + self.offset[tag + 1] - self.offset[tag]
+
+    def lose(self, edges: Array, packets: Array) -> None:
+        """Mark the first layer in these packets that was not delivered before as missing."""
+        xp, heard, missing = namespace(packets), self.heard[edges], self.missing[edges]
+        new = xp.integers(packets[0, 0]) > heard
+        self.missing[edges] = xp.where(new, xp.minimum(missing, heard + 1), missing)
+
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        xp, layer = namespace(h), at.at_nodes(self.layer)
+        tag = xp.minimum(xp.integers(inbox[0, 0]), at.at_edges(self.missing) - 1)
+        self.heard = at.put_edges(self.heard, xp.maximum(at.at_edges(self.heard), tag))
+        # The tag of the current packet counts. It may be less than ``heard`` if the packet was
+        # overtaken, or if its sender started again.
+        late = (tag < layer[at.slot]) & ~at.at_edges(self.own)
+        ready = self._none(late, at) & (layer < self.depth)
+        h = self._advance(h, inbox[:, 1:], at, ready)
+        self.waited = ~ready
+        self.silent = ~ready | (at.at_nodes(self.layer) >= self.depth)  # nothing new to send
+        return h, None

@@ -41,8 +41,7 @@ with :math:`\rho` proportional to the curvature of energy and messages in each c
 its gradient are zero at a fixed point, so the answer does not change. With a large :math:`\rho` the
 moves resemble gradient steps. Nodes whose moves keep reversing return to an earlier embedding, take
 gradient steps for a while, and try again (:mod:`hogwild_node.rules.retreat`). Convergence with this
-safeguard is observed, but not proved. ``benchmarks/constants.py`` tries smaller and larger values
-of the constants.
+safeguard is observed, but not proved.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ is a small fraction of the first one. If the first Newton step is of rounding si
 that step and stops after one evaluation of its energy.
 
 The result of a node does not depend on the nodes that are computed with it. Nodes that are done
-are removed from the computation. ``benchmarks/constants.py`` tries smaller and larger values of the
-constants.
+are removed from the computation.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ REST = 4.0
 MOST = 10.0
 """Number of retreats after which rests no longer get longer."""
 LEASH = 5.0
-"""Largest entry that messages may give a node after its first retreat, relative to its home. In two
-settings of ``benchmarks/safeguard.py``, nodes reached 4.3 times the answer with 30, 1.3 times with
+"""Largest entry that messages may give a node after its first retreat, relative to its home. On
+badly scaled energies, in two settings, nodes reached 4.3 times the answer with 30, 1.3 times with
 5, and 1e3 to 1e6 times without a leash."""
 
 

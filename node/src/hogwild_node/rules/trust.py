@@ -16,8 +16,7 @@ all.
 At ``STRIKES`` points of either kind the node halves its trust. Points in favour double the trust
 again: four times ``STRIKES`` of them after the first failure, and twice as many after each further
 failure. A node that keeps reversing although its trust is at most ``DOUBT`` is *lost*
-(:mod:`hogwild_node.rules.retreat`). ``benchmarks/constants.py`` tries smaller and larger values of
-the constants.
+(:mod:`hogwild_node.rules.retreat`).
 """
 
 from __future__ import annotations
@@ -35,8 +34,7 @@ STRIKES = 4
 CREDIT = 2 * STRIKES
 """Most points in favour that offset later points against."""
 TURN, SWING = 0.7, 0.3
-"""Least length of a reversal, relative to the move before and to the result
-(``benchmarks/safeguard.py``)."""
+"""Least length of a reversal, relative to the move before and to the result."""
 EASE = 0.25
 """Points that a small move takes back. With 1, some oscillations are not detected in 600 ticks.
 With 0.1, nodes of strongly coupled chains, which converge, come near ``STRIKES``."""

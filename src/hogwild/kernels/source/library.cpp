@@ -13,7 +13,6 @@
 #include "locality.h"
 #include "soft.h"
 #include "symmetric.h"
-#include "tiles.h"
 
 #ifndef HOG_DIGEST
 #define HOG_DIGEST ""
@@ -336,64 +335,6 @@ HOG_API int hog_symmetric(const void* plan, const double* diagonal, const double
         explain(why, why_size, error.what());
         return 1;
     }
-}
-
-/// A large graph in tiles of about `size` of its first `moving` nodes (tiles.h).
-HOG_API void* hog_tiling(int64_t nodes, int64_t edges, const int64_t* src, const int64_t* dst,
-                         int64_t moving, int64_t size, char* why, int64_t why_size) {
-    try {
-        if (nodes < 0 || nodes > INT32_MAX || edges < 0 || edges > INT32_MAX || moving < 0 || moving > nodes) {
-            explain(why, why_size, "nodes or edges are out of range");
-            return nullptr;
-        }
-        for (int64_t q = 0; q < edges; ++q)
-            if (src[q] < 0 || src[q] >= nodes || dst[q] < 0 || dst[q] >= nodes) {
-                explain(why, why_size, "an edge names a node that does not exist");
-                return nullptr;
-            }
-        return new Tiling(nodes, edges, src, dst, moving, size);
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return nullptr;
-    }
-}
-
-HOG_API void hog_tiling_free(void* tiling) { delete (Tiling*)tiling; }
-
-/// The number of tiles.
-HOG_API int64_t hog_tiling_count(const void* tiling) { return ((const Tiling*)tiling)->tiles(); }
-
-/// Gather some tiles with their rings; `counts` gets their nodes and edges. 0: they have at most `most`
-/// nodes.
-HOG_API int hog_tiling_gather(void* tiling, int64_t begin, int64_t end, int64_t rings, int64_t most,
-                              int64_t* counts, char* why, int64_t why_size) {
-    try {
-        Tiling& t = *(Tiling*)tiling;
-        if (begin < 0 || begin > end || end > t.tiles()) {
-            explain(why, why_size, "there are no such tiles");
-            return 1;
-        }
-        const bool fits = t.gather(begin, end, rings, most);
-        counts[0] = (int64_t)t.node.size(), counts[1] = (int64_t)t.edge.size();
-        if (!fits) explain(why, why_size, "the rings around the tiles hold too many nodes");
-        return !fits;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return 1;
-    }
-}
-
-/// Copy what was gathered: for every node its number in the graph, its tile, and whether it belongs to
-/// the tile (0), to its rings (1) or is held (2); for every edge its number and its ends.
-HOG_API void hog_tiling_copy(const void* tiling, int64_t* node, int64_t* tile, unsigned char* kind,
-                             int64_t* edge, int64_t* ends) {
-    const Tiling& t = *(const Tiling*)tiling;
-    std::copy(t.node.begin(), t.node.end(), node);
-    std::copy(t.tile.begin(), t.tile.end(), tile);
-    std::copy(t.kind.begin(), t.kind.end(), kind);
-    std::copy(t.edge.begin(), t.edge.end(), edge);
-    std::copy(t.from.begin(), t.from.end(), ends);
-    std::copy(t.to.begin(), t.to.end(), ends + t.to.size());
 }
 
 /// Entries of `count` arrays side by side, by their numbers `index`, into the arrays `outs`; the entry

@@ -22,7 +22,7 @@ struct Soft {
     const Real *inner_low, *inner_high; // [R, o]
     const Real *along, *inside;         // [R, E, w], [R, N, o]: biases, or curvatures at a solution
     const Real* anchor;                 // [R, N, k], or null: products with the Hessian
-    Real *y, *x, *before, *gradient;    // [R, N, k]
+    Real *y, *x, *before;               // [R, N, k]
     Real* sent;                         // [2, R, N, m] rows of this step and of the next one
     unsigned* arrived;                  // zero
     long long replicas, nodes, edges, k, w, o, heads, stride, steps;
@@ -141,7 +141,7 @@ HOG_FN void product(const Real* tile, const Real* matrix, int length, int column
 
 using namespace hog;
 
-/// With an anchor: accelerated steps (solvers/momentum.py) from y = x = before, and the gradient at the last y.
+/// With an anchor: accelerated steps (solvers/momentum.py) from y = x = before.
 /// Without: steps of Chebyshev's method on H x = b from x = 0 and before = b, which becomes the residual, and
 /// y = b / middle.
 extern "C" __global__ void __launch_bounds__(HOG_THREADS, HOG_RESIDENT)
@@ -152,12 +152,11 @@ hog_soft(const __grid_constant__ Soft p) {
     unsigned passed = 0;
     const Grid grid{nullptr, nullptr, p.arrived, nullptr, &passed};
     const long long each = (p.nodes + TILE - 1) / TILE, tiles = p.replicas * each;
-    const long long last = p.steps + (p.anchor ? 1 : 0);
     const double rho = 1.0 - sqrt(p.least / p.most), middle = 0.5 * (p.most + p.least), half = p.most - middle;
     const Real rate = (Real)((1.0 + rho) / p.most), keep = (Real)(rho * rho / (2.0 - rho));
     const Real ahead = (Real)(rho * rho / ((1.0 + rho) * (2.0 - rho))), beta = (Real)p.beta;
     double ratio = half / middle;
-    for (long long t = 0; t <= last; ++t) {
+    for (long long t = 0; t <= p.steps; ++t) {
         const double following = 1.0 / (2.0 * middle / half - ratio);
         const Real old = (Real)(following * ratio), fresh = (Real)(2.0 * following / half);
         if (t) ratio = following, grid.sync();
@@ -197,13 +196,11 @@ hog_soft(const __grid_constant__ Soft p) {
                         p.x[here] += y;
                         p.before[here] = left;
                         y = old * y + fresh * left;
-                    } else if (t <= p.steps) {
+                    } else {
                         const Real x = p.x[here], moved = x + keep * (x - p.before[here]) - rate * g;
                         p.before[here] = x;
                         p.x[here] = moved;
                         y = moved + ahead * (moved - x);
-                    } else {
-                        p.gradient[here] = g;
                     }
                     p.y[here] = y;
                 }

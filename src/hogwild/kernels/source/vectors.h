@@ -119,26 +119,12 @@ HOG_FN double inverse_root(double x) { return 1.0 / sqrt(x); }
 HOG_FN V larger(V a, V b) { return pick(a > b, a, b); }
 HOG_FN V smaller(V a, V b) { return pick(a < b, a, b); }
 
-/// c0 + c1 x + c2 x^2 + ...: as few operations as possible, or, with HOG_SHORT_CHAINS, few operations
-/// that wait for each other (Estrin's scheme).
+/// c0 + c1 x + c2 x^2 + ...
 HOG_INLINE V polynomial(V, double c) { return wide(c); }
 template <class... C>
 HOG_INLINE V polynomial(V x, double c, C... rest) {
     return polynomial(x, rest...) * x + c;
 }
-#if defined(HOG_SHORT_CHAINS)
-HOG_FN V polynomial(V x, double a, double b, double c, double d, double e, double f, double g, double h,
-                    double i, double j) {
-    const V y = x * x, z = y * y;
-    return ((j * x + i) * (z * z) + ((h * x + g) * y + (f * x + e)) * z) + ((d * x + c) * y + (b * x + a));
-}
-HOG_FN V polynomial(V x, double a, double b, double c, double d, double e, double f, double g, double h,
-                    double i, double j, double k) {
-    const V y = x * x, z = y * y;
-    return ((k * y + (j * x + i)) * (z * z) + ((h * x + g) * y + (f * x + e)) * z) +
-           ((d * x + c) * y + (b * x + a));
-}
-#endif
 
 /// exp(x) for x <= 0, to about two units in the last place; zero below -700. NaN stays NaN. The
 /// coefficients make the largest error on |r| <= log(2) / 2 as small as it gets (3e-16).
