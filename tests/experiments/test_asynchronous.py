@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Batch
 
 from experiments import asynchronous, scheduled
-from experiments.asynchronous import BASELINES, exact, sample
+from experiments.asynchronous import exact, sample
 from experiments.experiment import Results, Work, run
 from experiments.protocols import Protocol
 from experiments.registry import EXPERIMENTS
