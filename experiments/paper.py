@@ -243,10 +243,3 @@ TABLES: dict[str, Table] = {
         replicas=5,
     ),
 }  # fmt: skip
-
-FREE: tuple[Quoted, ...] = (
-    Quoted("MGNNI", "Liu et al., 2022", _tu((91.9,), (79.2,))),
-    Quoted("GCN", "Dwivedi et al., 2022", _row(_LRGB[:1], (0.593, 0.002))),
-    Quoted("GCN, tuned", "Tönshoff et al., 2023", _row(_LRGB[:1], (0.686, 0.005))),
-)
-"""Published numbers of models of any size; the paper has none of these numbers."""

@@ -32,7 +32,6 @@ class Protocol:
             of the paper's models were chosen in trials because these models stayed behind the
             paper's number under the column's options (``docs/decisions.md``, "One protocol per
             column"). Edge-wise energies have none, so that they are not tuned more than the rivals.
-        grown: What sizes larger than the paper's change in the default recipe (``free``).
     """
 
     task: str
@@ -41,7 +40,6 @@ class Protocol:
     default: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    grown: Mapping[str, Any] = field(default_factory=dict)
 
     def config(
         self,
@@ -206,7 +204,6 @@ PROTOCOLS: dict[str, Protocol] = {
                 | {"standardize": True, **_SINGLE}
                 | {"model_options": {"hidden_channels": 16}},
             },
-            grown={"epochs": 100, "decay": (0.5, 27)},
         ),
         # 20 networks of 2,200 nodes, published split: seeds only. The paper does not say how many.
         Protocol(
@@ -229,7 +226,6 @@ PROTOCOLS: dict[str, Protocol] = {
                 default={"epochs": 100, "lr": 0.005, "decay": (0.8, 12), "validate_every": 25},
                 quick=_QUICK
                 | {"replicas": 1, "epochs": 10, "batch_size": 50, "task_options": {"limit": 100}},
-                grown={"epochs": 29, "decay": (0.8, 5), "validate_every": 10},
             )
             for task in ("peptides-func", "peptides-struct")
         ),
