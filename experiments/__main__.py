@@ -6,7 +6,7 @@ the command, the commit and the hardware. --resume keeps the cells that have a r
 a cell that was killed while training. --jobs computes several cells at a time, which fills a GPU
 better than one cell does. Tables 2 and 6 run the models of the other tables
 asynchronously, and the figures beyond Figure 1 use the models of Table 1; both train the models
-first if WORK does not hold them. "free" trains larger energy GNNs of its own.
+first if WORK does not hold them. "free" trains soft energies and PyG's layers in a loop of its own.
 
 --quick trains a few small models, as a test of the whole mechanism (under half an hour for a table
 on two cores). Its results go to RESULTS/quick. Do not compare them with the paper's. Benchmark sets

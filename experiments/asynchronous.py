@@ -87,8 +87,8 @@ class Asynchronous(Experiment):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Rows: the paper's models, then the further baselines."""
-        return (*self.paper.rows, *BASELINES)
+        """Rows: the paper's models, soft energies, then the further baselines."""
+        return (*self.paper.models, *BASELINES)
 
     def cells(self) -> dict[str, Cell]:
         return {
@@ -114,12 +114,8 @@ class Asynchronous(Experiment):
             row = [LABELS[model]]
             for name, column in columns.items():
                 record = records.get(f"{name}/{model}")
-                printed = self.paper.rows[model][name].show(column.digits) if (
-                    model in self.paper.rows
-                ) else "—"  # fmt: skip
-                row.append(
-                    f"{markdown.NOT_RUN if record is None else _ours(record, column)} / {printed}"
-                )
+                ours = markdown.NOT_RUN if record is None else _ours(record, column)
+                row.append(f"{ours} / {self.paper.printed(model, name)}")
             rows.append(row)
         heads = ["model", *(c.heading + (", %" if c.unit else "") for c in columns.values())]
         out = (
@@ -149,6 +145,7 @@ class Asynchronous(Experiment):
         """What the table shows, in one line for each kind of model."""
         kinds = {
             "implicit models": [m for m in self.models if m in paper.IMPLICIT],
+            "soft energies": list(paper.SOFT),
             "GCN and GAT as trained": ["gcn", "gat"],
             "GCN and GAT trained under schedules": ["gcn-scheduled", "gat-scheduled"],
             "GCN and GAT that wait": ["gcn-tagged", "gat-tagged"],
@@ -176,8 +173,7 @@ class Asynchronous(Experiment):
         for name in self.cells():
             task, _, model = name.partition("/")
             column, record = paper.COLUMNS[task], records.get(name)
-            row = self.paper.rows.get(model)
-            printed = "—" if row is None else row[task].show(column.digits)
+            printed = self.paper.printed(model, task)
             if record is None:
                 rows.append([name, markdown.NOT_RUN, "", "", printed])
                 continue

@@ -162,8 +162,15 @@ class Work:
         words += ["--device", self.device] if self.device != "cpu" else []
         words += ["--trial", self.trial] if self.trial is not None else []
         for key, value in self.changes.items():
-            words += ["--set", f"{key}={json.dumps(value)}"]
+            words += ["--set", f"{key}={_written(value)}"]
         return words
+
+
+def _written(value: Any) -> str:
+    """A value as the command line reads it."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_written(v)}" for key, v in value.items()) + "}"
+    return json.dumps(value)
 
 
 def _differ(a: Config, b: Config) -> list[str]:

@@ -1,296 +1,358 @@
-r"""Free size: what energy GNNs of other sizes than the paper's achieve.
+r"""Free size: wide soft energies beside PyG's layers, all in one training loop.
 
-Every task trains a few sizes of the energy GNN that does best there in the paper. A size is the
-width of embeddings, messages and networks, and the number of rounds of messages inside the one
-energy. Training follows the task's protocol, with one more fold held out for validation where no
-split was published. On Peptides-func and PROTEINS sizes larger than the paper's have fewer epochs.
-Parameters are those of the epoch with the best validation metric, and the shown size is the one
-with the best mean validation metric: nothing is chosen on test graphs. (A fold that validates one
-replica tests another. The choice *of the size* has therefore seen every graph, as in every
-cross-validation without an inner one.)
+**Protocol.** :data:`SETS` has the splits and the numbers of epochs; PyG's layers, whose epochs are
+shorter, have more of them where they need more. On a set every model has the same number of tuning
+trials, on the first split. A trial draws its options at random from :data:`SPACES`, seeded by set,
+model and number. The options of the trial with the best validation metric train on the other
+splits, too. Adam trains. A training keeps the parameters of the epoch with the best validation
+metric (the last of equals), and stops when that epoch is long ago. Test nodes and graphs are read
+once, after that. Then the model and a fresh GCN of three layers take turns, one epoch each, so that
+other work on the machine slows both. The ratio is the median of the turns.
 
-Published accuracies on MUTAG and PROTEINS choose the epoch on the test fold. For comparison, and
-marked, the test metric of every replica r in fold f(r) is kept whenever parameters are judged, and
-
-.. math::
-    \text{each fold's best epoch:}\ \operatorname{mean}_f \operatorname{mean}_{r: f(r) = f}
-    \max_t a_r(t), \qquad
-    \text{a common one:}\ \max_t \operatorname{mean}_f \operatorname{mean}_{r: f(r) = f} a_r(t).
-
-The program published with MGNNI computes the first (over 200 epochs, trained on nine folds; here
-parameters are judged less often and trained on eight folds). Xu et al. (2019) describe the second.
+**Models.** ``soft`` is :class:`~hogwild.SoftEnergyGNN`. ``alone`` is the same model, which sees no
+edges and has trials of its own: the difference is what the graph contributes. ``gcn``, ``gin`` and
+``sage`` are PyG's layers (:class:`Explicit`).
 """
 
 from __future__ import annotations
 
+import copy
+import random
+import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
-from experiments import markdown, paper
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.datasets import Planetoid, TUDataset
+from torch_geometric.loader import DataLoader
+from torch_geometric.utils import to_undirected
+
+from experiments import markdown
 from experiments.experiment import Cell, Experiment, Work
-from experiments.paper import Number, Quoted
-from experiments.protocols import protocol
+from experiments.paper import Column
 from experiments.record import Record
-from experiments.tables import idle, measured
-from hogwild.training import Config, Loop
-from hogwild.training.log import Log, read
+from hogwild import Readout, SoftEnergyGNN
+from hogwild.errors import ConfigError
+from hogwild.metrics import ACCURACY, CROSS_ENTROPY, Metric
+from hogwild.nn import Standardize
+from hogwild.tasks.files import absent, data_home, prepared
 
-COLUMNS = {
-    "mutag": "energy-edge",
-    "proteins": "energy-edge",
-    "peptides-func": "energy-attention",
-    "coordinates": "energy-attention",
-    "terrain": "energy-edge",
-}
-"""Tasks, and the model that is best on each in the paper."""
-_WIDE = {"hidden_channels": 8, "message_channels": 4, "widths": [16, 16], "readout": [32, 32]}
-SIZES: dict[str, dict[str, Any]] = {
-    "small": {},  # the paper's
-    "small-2": {"rounds": 2},  # needs two hops: cannot run asynchronously
-    "wide": _WIDE,
-    "wide-2": _WIDE | {"rounds": 2},
-    "large": {
-        "hidden_channels": 16,
-        "message_channels": 8,
-        "widths": [32, 32],
-        "readout": [64, 64],
-    },
-}
-"""Options of the model, the smallest first."""
-OPTIONS: dict[str, dict[str, Any]] = {"mutag": {"bonds": True}}
-"""Options of tasks beside the protocol's: MUTAG has its kinds of bonds as edge features."""
-SPLIT = ("peptides-func",)
-"""Tasks with a published split into training, validation and test graphs."""
-LOOKS = 50
-"""Approximate largest number of epochs that are judged."""
-FEWER = 10
-"""``--quick`` divides its number of epochs by this: models are larger here."""
+RUNS, TURNS, QUICK = 5, 5, 2
+"""Splits, or seeds where there is one split; timed epochs; epochs with ``--quick``, which has one
+trial and two runs."""
+LOOP = ("lr", "weight_decay", "rows")
+"""Options that are not the model's."""
+Parts = Sequence[list[Data]]
+"""Training, validation and test graphs. Where a set is one graph, each part is that graph with a
+mask ``keep`` of its nodes."""
+
+# -- data ------------------------------------------------------------------------------------------
 
 
-class Free(Experiment):
-    """Sizes × tasks."""
+def cora(run: int) -> Parts:
+    """2,708 papers, features zero or one, one published split."""
+    names = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+    [data] = prepared(
+        "cora", "planetoid/cora", [f"ind.cora.{name}" for name in names], "Cora/raw",
+        lambda root: Planetoid(str(root), "Cora"), download=True,
+    )  # fmt: skip
+    masks = (data.train_mask, data.val_mask, data.test_mask)
+    return _of_nodes((data.x > 0).float(), data.edge_index, data.y, masks)
 
-    name = "free"
-    title = "energy GNNs of any size"
 
-    def cells(self) -> dict[str, Cell]:
-        return {
-            f"{c}/{size}": partial(raced, column=c, size=size) for c in COLUMNS for size in SIZES
-        }
+def minesweeper(run: int) -> Parts:
+    """A board of 100 × 100 fields, ten published splits: which fields hold mines?"""
+    home, place = data_home(), "heterophilous/minesweeper.npz"
+    if home is None or not (home / place).is_file():
+        raise absent("minesweeper", place, "it is never downloaded")
+    with np.load(home / place) as file:
+        x, y, edges = (torch.tensor(file[k]) for k in ("node_features", "node_labels", "edges"))
+        masks = [torch.tensor(file[f"{k}_masks"][run]) for k in ("train", "val", "test")]
+    return _of_nodes(x.float(), to_undirected(edges.T.long()), y.long(), [m.bool() for m in masks])
 
-    def brief(self, record: Record) -> str:
-        column = paper.COLUMNS[record["cell"].partition("/")[0]]
-        validation, test = (_shown(record[k], column) for k in ("validation", "values"))
-        return (
-            f"{test}{column.unit} ({validation} on validation), {record['parameters']} parameters"
+
+def _of_nodes(x: Tensor, edge_index: Tensor, y: Tensor, masks: Sequence[Tensor]) -> Parts:
+    return [[Data(x=x, edge_index=edge_index, y=y, keep=mask)] for mask in masks]
+
+
+def enzymes(run: int) -> Parts:
+    """600 proteins, split at random into 480, 60 and 60. Features are standardised by the first."""
+    names = ("A", "graph_indicator", "graph_labels", "node_labels", "node_attributes")
+    data = prepared(
+        "ENZYMES-attributes", "TUDataset/ENZYMES/raw", [f"ENZYMES_{name}.txt" for name in names],
+        "ENZYMES/raw", lambda root: TUDataset(str(root), "ENZYMES", use_node_attr=True),
+        download=True,
+    )  # fmt: skip
+    order = torch.randperm(n := len(data), generator=torch.Generator().manual_seed(run))
+    parts = [[data[int(i)] for i in part] for part in order.split([n - n // 5, n // 10, n // 10])]
+    stage = Standardize(data.num_features).fit([g.x for g in parts[0]])
+    return [[Data(x=stage(g.x), edge_index=g.edge_index, y=g.y) for g in part] for part in parts]
+
+
+def roc_auc(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
+    """The area under the ROC curve of two logits a row: the share of pairs of a row of class 1 and
+    one of class 0 that are in order; ties count half."""
+    score = (out[:, 1] - out[:, 0])[keep].double()
+    _, place, count = score.unique(return_inverse=True, return_counts=True)
+    rank = (count.cumsum(0) - 0.5 * (count - 1))[place]  # mean rank of equals, from one
+    hit = y[keep] == 1
+    ones = hit.sum().double()
+    return (rank[hit].sum() - 0.5 * ones * (ones + 1)) / (ones * (len(hit) - ones))
+
+
+# -- what is compared ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Set:
+    """A data set and how models are trained on it."""
+
+    heading: str
+    parts: Callable[[int], Parts]  # of a run
+    metric: Metric
+    most: tuple[int, int]  # epochs: of soft energies, and of PyG's layers
+    trials: int = 4  # of every model
+    every: int = 1  # epochs from one look at the validation metric to the next
+    patience: int = 1000  # epochs after the best one
+    width: int = 64  # of every model
+    pool: str | None = None
+
+
+SETS = {
+    "cora": Set("Cora, accuracy", cora, ACCURACY, (200, 200), every=2, patience=50),
+    "enzymes": Set("ENZYMES, accuracy", enzymes, ACCURACY, (80, 80), pool="mean"),
+    "minesweeper": Set(
+        "minesweeper, ROC AUC", minesweeper, Metric("ROC AUC", roc_auc, True, True), (150, 400),
+        trials=2, every=5, patience=100, width=32,
+    ),
+}  # fmt: skip
+SPACES: dict[str, tuple[dict[str, Sequence[Any]], ...]] = {
+    "cora": (
+        {"lr": (0.01,), "weight_decay": (5e-4, 5e-3), "dropout": (0.5, 0.7), "rows": (True, False)},
+        {"encoder": (None, True), "rate": (0.0, 1 / 30)}, {"num_layers": (2,)},
+    ),
+    "enzymes": (
+        {"lr": (0.002, 0.005), "weight_decay": (0.0, 1e-4), "dropout": (0.0, 0.1)},
+        {"num_layers": (1, 2), "condition": (6.0, 11.0)},
+        {"num_layers": (3, 4), "norm": (None, "batch"), "residual": (False, True)},
+    ),
+    "minesweeper": (
+        {"lr": (0.01, 0.02), "weight_decay": (0.0,)},
+        {"num_layers": (1, 2), "condition": (21.0,), "bias_rate": (1.0,)},
+        {"num_layers": (3, 5), "norm": ("batch", "layer"), "residual": (True,)},
+    ),
+}  # fmt: skip
+"""Options that trials draw from: of all models; of soft energies; of PyG's layers. ``rows`` says
+whether the features of a node of Cora have sum one, or are zeros and ones."""
+LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
+    "gcn": pyg.GCNConv, "gin": lambda a, b: pyg.GINConv(pyg.MLP([a, b, b], norm=None)),
+    "sage": pyg.SAGEConv,
+}  # fmt: skip
+MODELS = {"soft": "soft energy", "alone": "no edges", "gcn": "GCN", "gin": "GIN", "sage": "SAGE"}
+NORMS = {None: nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
+class Explicit(nn.Module):
+    r"""PyG's layers and a readout: :math:`h \leftarrow h + \operatorname{dropout}(\operatorname{
+    relu}(\operatorname{norm}(\mathrm{layer}(h))))` from encoded features, or without residuals
+    :math:`h \leftarrow \operatorname{dropout}(\dots)` from the features themselves."""
+
+    def __init__(
+        self, kind: str, p: int, k: int, out: int, pool: str | None, num_layers: int = 3,
+        norm: str | None = None, residual: bool = False, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.encoder = nn.Linear(p, k) if residual else None
+        widths = [k if residual else p, *[k] * num_layers]
+        self.layers = nn.ModuleList(LAYERS[kind](a, b) for a, b in pairwise(widths))
+        self.norms = nn.ModuleList(NORMS[norm](k) for _ in self.layers)
+        wide = {"pooled": k, "widths": (k,)} if pool else {"widths": ()}
+        self.readout = Readout(k, out_channels=out, pool=pool, dropout=dropout, **wide)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, batch_size: int) -> Tensor:
+        h = self.drop(x)
+        if self.encoder is not None:
+            h = self.drop(F.relu(self.encoder(h)))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            step = self.drop(F.relu(norm(layer(h, edge_index))))
+            h = step if self.encoder is None else h + step
+        return self.readout(h, batch, batch_size)
+
+
+def build(data: Set, model: str, graphs: Parts, options: Mapping[str, Any]) -> nn.Module:
+    """A fresh model of these options."""
+    p, out = graphs[0][0].num_features, 1 + max(int(g.y.max()) for part in graphs for g in part)
+    shape = {name: value for name, value in options.items() if name not in LOOP}
+    if model in LAYERS:
+        return Explicit(model, p, data.width, out, data.pool, **shape)
+    return SoftEnergyGNN(p, hidden_channels=data.width, out_channels=out, pool=data.pool, **shape)
+
+
+# -- the loop --------------------------------------------------------------------------------------
+
+
+class Training:
+    """One training: the loop that serves all models."""
+
+    def __init__(
+        self, name: str, model: str, graphs: Parts, options: Record, seed: int, device: str
+    ) -> None:
+        torch.manual_seed(seed)
+        self.data, self.device, self.rows = SETS[name], device, options.get("rows", False)
+        self.alone = model == "alone"
+        self.model = build(self.data, model, graphs, options).to(device)
+        self.train, *self.held = (
+            DataLoader(part, batch_size=32, shuffle=part is graphs[0]) for part in graphs
         )
+        lr, decay = options["lr"], options["weight_decay"]
+        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=lr, weight_decay=decay)
 
-    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
-        def column(record: Record) -> paper.Column:
-            return paper.COLUMNS[record["cell"].partition("/")[0]]
-
-        return {
-            "test": lambda record: _shown(record["values"], column(record)),
-            "replicas": lambda record: str(len(record["values"])),
-            "parameters": lambda record: f"{record['parameters']:,}",
-            "best-epoch": lambda record: markdown.show(own_epoch(record), column(record)),
-        }
-
-    def table(self, records: Mapping[str, Record]) -> str:
-        rows, sizes, lines = [], [], []
-        for name in COLUMNS:
-            column, best = paper.COLUMNS[name], chosen(records, name)
-            heading = column.heading + (", %" if column.unit else "")
-            for size in SIZES:
-                record = records.get(f"{name}/{size}")
-                mark = f"**{size}**" if size == best else size
-                cells = [markdown.NOT_RUN] if record is None else _numbers(record, name)
-                sizes.append([heading, mark, *cells])
-            quoted = [q for q in paper.FREE if name in q.cells]
-            printed = "; ".join(_quoted(q, name) for q in quoted) or "—"
-            if best is None:
-                blank = [""] * (len(NUMBERS) - 1)
-                rows.append([heading, "—", markdown.NOT_RUN, *blank, printed])
-                continue
-            run = sum(f"{name}/{size}" in records for size in SIZES)
-            record = records[f"{name}/{best}"]
-            rows.append([heading, f"{best} (of {run})", *_numbers(record, name), printed])
-            lines += [_verdict(record, q, name) for q in quoted]
-        out = markdown.table(["task", "size", *NUMBERS, "published"], rows)
-        out += "\n\\* chosen by looking at test graphs: not what to expect of new ones.\n"
-        if any(record["quick"] for record in records.values()):
-            out += "\nQUICK runs: small tasks, few epochs; not to be compared.\n"
-        else:
-            out += "".join(f"\n- {line}" for line in lines) + ("\n" if lines else "")
-        return out + "\nEvery size; the chosen one in bold.\n\n" + markdown.table(
-            ["task", "size", *NUMBERS], sizes
-        )  # fmt: skip
-
-    def details(self, records: Mapping[str, Record]) -> str:
-        head = ("cell", "model", "options", "replicas", "failed", "no better than a constant")
-        rows = []
-        for name in self.cells():
-            column, _, size = name.partition("/")
-            options = ", ".join(f"{k}={v}" for k, v in SIZES[size].items()) or "the paper's"
-            record = records.get(name)
-            if record is None:
-                rows.append([name, COLUMNS[column], options, markdown.NOT_RUN])
-                continue
-            counts = (record["values"], record["failed"], idle(record))
-            rows.append(
-                [
-                    name,
-                    COLUMNS[column],
-                    options,
-                    *(str(len(some)) for some in counts),
-                    *markdown.origin(record),
-                ]
-            )
-        return markdown.table([*head, *markdown.ORIGIN], rows)
-
-
-# -- a cell ----------------------------------------------------------------------------------------
-
-
-def config(work: Work, column: str, size: str) -> Config:
-    """How a size is trained: by the column's protocol, which also covers sizes larger than the
-    paper's, except for the held-out fold."""
-    plain = work.config(column, COLUMNS[column])
-    if SIZES[size] and not work.quick and work.recipe == "default":
-        plain = replace(plain, **protocol(column, work.protocols).grown)
-    epochs = max(1, plain.epochs // FEWER) if work.quick else plain.epochs
-    found = replace(
-        plain,
-        epochs=epochs,
-        model_options={**plain.model_options, **SIZES[size]},
-        task_options={**plain.task_options, **OPTIONS.get(column, {})},
-    )
-    if column in SPLIT:
+    def predict(self, batch: Any) -> Tensor:
+        """The model's answer."""
+        x = batch.x / batch.x.sum(1, keepdim=True).clamp(min=1.0) if self.rows else batch.x
+        edges = batch.edge_index[:, :0] if self.alone else batch.edge_index
+        found: Tensor = self.model(x, edges, batch=batch.batch, batch_size=batch.num_graphs)
         return found
-    return replace(found, validation=True, validate_every=max(1, epochs // LOOKS))
+
+    def epoch(self) -> float:
+        """One epoch; its seconds."""
+        began = time.perf_counter()
+        self.model.train()
+        for batch in self.train:
+            batch = batch.to(self.device)
+            loss = CROSS_ENTROPY(self.predict(batch), batch.y, batch.get("keep"))
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+        return time.perf_counter() - began
+
+    @torch.no_grad()
+    def judge(self, loader: DataLoader) -> float:
+        """The metric of a part."""
+        self.model.eval()
+        batches = [batch.to(self.device) for batch in loader]
+        out, y = torch.cat([self.predict(b) for b in batches]), torch.cat([b.y for b in batches])
+        return float(self.data.metric(out, y, batches[0].get("keep")))
+
+    def run(self, epochs: int) -> Record:
+        """Train. Validation and test metric of the best epoch, and the epoch."""
+        best, kept, at = -1.0, self.model.state_dict(), 0
+        for epoch in range(1, epochs + 1):
+            self.epoch()
+            if epoch % self.data.every and epoch < epochs:
+                continue
+            found = self.judge(self.held[0])
+            if found >= best:
+                best, kept, at = found, copy.deepcopy(self.model.state_dict()), epoch
+            elif epoch - at >= self.data.patience:
+                break
+        self.model.load_state_dict(kept)
+        return {"validation": best, "test": self.judge(self.held[1]), "epoch": at}
 
 
-def raced(work: Work, *, column: str, size: str) -> Record:
-    """One trained size, with the test metric [T, R] at every epoch that was judged, where no split
-    was published. With a published split the paper's size is the training of its table and is not
-    trained again (except with ``--quick``, where epochs differ)."""
-    wanted, model = config(work, column, size), COLUMNS[column]
-    same = wanted == work.config(column, model)
-    folder = work.training(column, model if same else f"free-{size}")
-    result = (
-        work.fit(wanted, folder) if column in SPLIT else work.fit(wanted, folder, Curve(folder))
-    )
-    members = result.members
-    lines = read(Curve.path(folder))
-    curve = {"epoch": [x["epoch"] for x in lines], "test": [x["test"] for x in lines]}
-    return {**measured(result), "folds": members.folds, "curve": curve}
+def drawn(name: str, model: str, trial: int) -> Record:
+    """The options of a trial."""
+    common, soft, explicit = SPACES[name]
+    draw = random.Random(f"{name}/{model}/{trial}")
+    space = common | (explicit if model in LAYERS else soft)
+    return {option: draw.choice(values) for option, values in space.items()}
 
 
-class Curve:
-    """Called after every epoch: keeps the test metric of the parameters that are judged.
-
-    The line of an epoch is written before the checkpoint of the epoch. When a killed training
-    continues, lines after its checkpoint are removed and written again.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.log = Log(self.path(folder))
-        self.begun = False
-
-    @staticmethod
-    def path(folder: Path) -> Path:
-        """The file of the curve, beside the history of a training."""
-        return folder / "test.jsonl"
-
-    def __call__(self, loop: Loop) -> None:
-        every = loop.validate_every
-        if not self.begun:  # also drop the unjudged last line of a shorter training
-            self.log.rewind((loop.epoch - 1) // every * every + 1)
-            self.begun = True
-        if loop.epoch % every == 0:
-            [(_, test)] = loop.judge(loop.members.test)
-        elif loop.epoch == loop.config.epochs:  # a longer training would not judge here
-            [(_, test)] = loop.look(loop.members.test)
-        else:
-            return
-        self.log.write({"epoch": loop.epoch, "test": test.tolist()})
-
-
-# -- what is chosen --------------------------------------------------------------------------------
-
-
-def chosen(records: Mapping[str, Record], column: str) -> str | None:
-    """The size with the best mean validation metric, the smaller one of equals; ``None``: no size
-    was trained."""
-    sign = -1.0 if paper.COLUMNS[column].higher_is_better else 1.0
-    found = {}
-    for size in SIZES:
-        record = records.get(f"{column}/{size}")
-        number = None if record is None else markdown.summarise(record["validation"])
-        if number is not None:
-            found[size] = sign * number.mean
-    return min(found, key=found.__getitem__, default=None)
-
-
-def over_folds(values: Sequence[float | None], folds: Sequence[int]) -> Number | None:
-    """The mean over the seeds of every fold, [R] → [F], then the mean and the deviation over the
-    folds."""
-    seeds: dict[int, list[float | None]] = {}
-    for value, fold in zip(values, folds, strict=True):
-        seeds.setdefault(fold, []).append(value)
-    means = [markdown.summarise(some) for some in seeds.values()]
-    return markdown.summarise([None if m is None else m.mean for m in means])
-
-
-def common_epoch(record: Record) -> Number | None:
-    """The test metric at the epoch that is best on the mean of the test folds."""
-    found = [over_folds(values, record["folds"]) for values in record["curve"]["test"]]
-    pick = max if record["higher_is_better"] else min
-    return pick((n for n in found if n is not None), key=lambda n: n.mean, default=None)
-
-
-def own_epoch(record: Record) -> Number | None:
-    """The test metric of every replica at the epoch that is best on its own test fold."""
-    pick = max if record["higher_is_better"] else min
-    curves = zip(*record["curve"]["test"], strict=True)
-    best = [pick((v for v in curve if v is not None), default=None) for curve in curves]
-    return over_folds(best, record["folds"]) if best else None
+def measured(work: Work, *, name: str, model: str) -> Record:
+    """The trials of a model on a set, the runs with the best options, and times."""
+    if work.recipe != "default" or work.changes:
+        raise ConfigError(
+            f"recipe={work.recipe!r} and changes={dict(work.changes)} were given to the experiment "
+            f"free, which tunes its options; expected neither"
+        )
+    epochs = QUICK if work.quick else SETS[name].most[model in LAYERS]
+    graphs, tried = SETS[name].parts(0), list[Record]()
+    for trial in range(1 if work.quick else SETS[name].trials):
+        options = drawn(name, model, trial)
+        training = Training(name, model, graphs, options, 0, work.device)
+        tried.append({"options": options, **training.run(epochs)})
+    best = max(tried, key=lambda one: one["validation"])
+    runs, options = [best], best["options"]
+    for run in range(1, 2 if work.quick else work.replicas or RUNS):
+        training = Training(name, model, SETS[name].parts(run), options, run, work.device)
+        runs.append(training.run(epochs))
+    shape = {"lr": 0.01, "weight_decay": 0.0}  # three layers
+    beside = Training(name, "gcn", graphs, shape, 0, work.device)
+    return {
+        "values": [one["test"] for one in runs],
+        "validation": [one["validation"] for one in runs],
+        "best_epoch": [one["epoch"] for one in runs],
+        "options": options,
+        "trials": [{key: one[key] for key in ("options", "validation", "epoch")} for one in tried],
+        "parameters": sum(p.numel() for p in training.model.parameters()),
+        "turns": [(training.epoch(), beside.epoch()) for _ in range(1 + TURNS)][1:],
+        "higher_is_better": True,
+    }
 
 
 # -- how it is shown -------------------------------------------------------------------------------
 
-NUMBERS = ("parameters", "validation", "test", "common best epoch *", "each fold's best epoch *")
-"""Headings of :func:`_numbers`."""
+
+class Free(Experiment):
+    """Sets × models."""
+
+    name = "free"
+    title = "soft energies of free size"
+
+    def cells(self) -> dict[str, Cell]:
+        return {f"{n}/{m}": partial(measured, name=n, model=m) for n in SETS for m in MODELS}
+
+    def brief(self, record: Record) -> str:
+        return f"{_shown(record['values'])} ({_shown(record['validation'])} on validation)"
+
+    def number(self, record: Record) -> str:
+        return _shown(record["values"])
+
+    def aspects(self) -> Mapping[str, Callable[[Record], str]]:
+        return {
+            "parameters": lambda record: f"{record['parameters']:,}",
+            "seconds": lambda record: f"{statistics.median(t for t, _ in record['turns']):.2g}",
+            "ratio": lambda record: f"{statistics.median(t / g for t, g in record['turns']):.1f}",
+        }
+
+    def table(self, records: Mapping[str, Record]) -> str:
+        rows, ratio = [], self.aspects()["ratio"]
+        for model, label in MODELS.items():
+            found = [records.get(f"{name}/{model}") for name in SETS]
+            shown = [
+                f"{self.number(r)} ({r['parameters']:,}; {ratio(r)}×)" if r else markdown.NOT_RUN
+                for r in found
+            ]
+            rows.append([label, *shown])
+        out = "On test nodes or graphs (parameters; time of an epoch divided by a GCN's).\n\n"
+        out += markdown.table(["model", *(f"{data.heading}, %" for data in SETS.values())], rows)
+        if any(record["quick"] for record in records.values()):
+            out += "\nQUICK runs: few epochs; not to be compared.\n"
+        return out
+
+    def details(self, records: Mapping[str, Record]) -> str:
+        head = ("cell", "options", "trials on validation", "runs", "best epochs")
+        rows = [[name, markdown.NOT_RUN] for name in self.cells()]
+        for row in rows:
+            if (record := records.get(row[0])) is not None:
+                row[1:] = [
+                    ", ".join(f"{key}={value}" for key, value in record["options"].items()),
+                    " ".join(f"{100 * one['validation']:.1f}" for one in record["trials"]),
+                    str(len(record["values"])), " ".join(map(str, record["best_epoch"])),
+                    *markdown.origin(record),
+                ]  # fmt: skip
+        return markdown.table([*head, *markdown.ORIGIN], rows)
 
 
-def _shown(values: Sequence[float | None], column: paper.Column) -> str:
-    return markdown.show(markdown.summarise(values), column)
-
-
-def _numbers(record: Record, name: str) -> list[str]:
-    column = paper.COLUMNS[name]
-    out = [str(record["parameters"])]
-    out += [_shown(record[key], column) for key in ("validation", "values")]
-    if name in SPLIT:
-        return [*out, "—", "—"]
-    return [*out, *(markdown.show(f(record), column) for f in (common_epoch, own_epoch))]
-
-
-def _quoted(quoted: Quoted, name: str) -> str:
-    number = quoted.cells[name].show(paper.COLUMNS[name].digits)
-    return f"{quoted.model} {number}{'' if name in SPLIT else ' *'} ({quoted.source})"
-
-
-def _verdict(record: Record, quoted: Quoted, name: str) -> str:
-    """Whether we reach a published number, under the protocol of its publication."""
-    column, number = paper.COLUMNS[name], quoted.cells[name]
-    fair = markdown.summarise(record["values"])
-    ours, where = (fair, "") if name in SPLIT else (own_epoch(record), " at each fold's best epoch")
-    good = ours is not None and not column.better(number.mean, ours.mean * column.scale)
-    text = f"{column.heading}: {markdown.show(ours, column)}{column.unit}{where} "
-    text += f"**{'reaches' if good else 'misses'}** {number.show(column.digits)}{column.unit} "
-    text += f"({quoted.model})"
-    return text + (f"; honestly {markdown.show(fair, column)}{column.unit}." if where else ".")
+def _shown(values: Sequence[float]) -> str:
+    return markdown.show(markdown.summarise(values), Column("", higher_is_better=True))

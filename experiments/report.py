@@ -3,8 +3,8 @@
 ``python -m experiments report --results experiments/results`` rewrites the text between ``<!-- NAME
 -->`` and ``<!-- end -->`` in ``experiments/README.md``. The prose around it is written by hand. The
 README of the project has Table 1 (``<!-- headline -->``). ``docs/results.md`` has single numbers,
-``<!--= EXPERIMENT CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of results the
-report is a document beside the folder, and no other file changes.
+``<!--= EXPERIMENT[@TRIAL] CELL [ASPECT] -->…<!--/-->``, and pictures. For any other folder of
+results the report is a document beside the folder, and no other file changes.
 """
 
 from __future__ import annotations
@@ -77,14 +77,15 @@ def render(text: str, results: Results) -> str:
     return MARK.sub(fill, text)
 
 
-NUMBER = re.compile(r"<!--=\s+([\w-]+)\s+(\S+)(?:\s+([\w-]+))?\s+-->.*?<!--/-->", re.DOTALL)
+NUMBER = re.compile(r"<!--=\s+([\w@-]+)\s+(\S+)(?:\s+([\w-]+))?\s+-->.*?<!--/-->", re.DOTALL)
 UNCOMMITTED = re.compile(r"<!-- uncommitted -->\n.*?<!-- end -->", re.DOTALL)
 PICTURE = re.compile(r"\]\(figures/([\w-]+)\.png\)")
 
 
 def render_numbers(text: str, results: Results) -> str:
-    """Fill every single number. ``CELL`` with ``.paper`` behind it means that recipe. With an
-    :meth:`aspect <Experiment.aspects>` it is another value of the cell.
+    """Fill every single number. ``CELL`` with ``.paper`` behind it means that recipe, and
+    ``EXPERIMENT@TRIAL`` the record of a trial. With an :meth:`aspect <Experiment.aspects>` it is
+    another value of the cell.
 
     A number of a record whose code was not committed has a mark behind it. The mark is explained
     between ``<!-- uncommitted -->`` and ``<!-- end -->``.
@@ -95,16 +96,18 @@ def render_numbers(text: str, results: Results) -> str:
     marked: dict[str, Record] = {}
 
     def fill(match: re.Match[str]) -> str:
-        name, cell, aspect = match.groups()
+        where, cell, aspect = match.groups()
+        name, at, trial = where.partition("@")
         if name not in EXPERIMENTS:
             raise ConfigError(f"{match[0]!r} names no experiment; {among(EXPERIMENTS, name)}")
+        source = Results(results.folder / trials.NAME / trial) if at else results
         experiment, (plain, dot, recipe) = EXPERIMENTS[name], cell.partition(".")
         if plain not in experiment.cells():
             raise ConfigError(f"{match[0]!r} names no cell; {among(experiment.cells(), plain)}")
         aspects = experiment.aspects()
         if aspect is not None and aspect not in aspects:
             raise ConfigError(f"{match[0]!r} names no aspect; {among(aspects, aspect)}")
-        record = results.read(experiment, dot + recipe).get(plain)
+        record = source.read(experiment, dot + recipe).get(plain)
         show = experiment.number if aspect is None else aspects[aspect]
         try:
             shown = markdown.NOT_RUN if record is None else show(record) + markdown.sign(record)
@@ -114,7 +117,7 @@ def render_numbers(text: str, results: Results) -> str:
                 f"aspect that it has"
             ) from error
         if record is not None:
-            marked[f"{name} {cell}"] = record
+            marked[f"{where} {cell}"] = record
         return f"<!--= {' '.join(filter(None, match.groups()))} -->{shown}<!--/-->"
 
     text = NUMBER.sub(fill, text)
@@ -137,7 +140,7 @@ def headline(results: Results) -> str:
     records = results.read(experiment)
     columns = {c: paper.COLUMNS[c] for c in experiment.paper.columns}
     rows, medians = [], []
-    for model in experiment.paper.rows:
+    for model in experiment.paper.models:
         row = [paper.LABELS[model]]
         for name, column in columns.items():
             record = records.get(f"{name}/{model}")

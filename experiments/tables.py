@@ -14,7 +14,7 @@ from experiments.record import Record, Training
 from hogwild.training import Result
 
 ORDER = ("gcn", "gat", "gsdgnn", "ignn", "energy-node", "energy-edge", "energy-attention")
-"""Order of the rows: models that train fast come first."""
+"""Order of the paper's rows: models that train fast come first."""
 
 
 class Synchronous(Experiment):
@@ -32,7 +32,7 @@ class Synchronous(Experiment):
         self.title = self.paper.title
 
     def cells(self) -> dict[str, Cell]:
-        models = [m for m in ORDER if m in self.paper.rows]
+        models = [m for m in (*ORDER, *paper.SOFT) if m in self.paper.models]
         return {
             f"{column}/{model}": lambda work, c=column, m=model: measured(work.trained(c, m))  # type: ignore[misc]
             for column in self.paper.columns
@@ -56,11 +56,13 @@ class Synchronous(Experiment):
     def table(self, records: Mapping[str, Record]) -> str:
         columns = {c: paper.COLUMNS[c] for c in self.paper.columns}
         rows = []
-        for model, cells in self.paper.rows.items():
+        for model in self.paper.models:
             row = [paper.LABELS[model]]
             for name, column in columns.items():
                 ours = self.ours(records.get(f"{name}/{model}"), column)
-                row.append(f"{ours} / {_bold(cells[name].show(column.digits), model, name, self)}")
+                printed = self.paper.printed(model, name)
+                bold = "**" if (model, name) in self.paper.bold else ""
+                row.append(f"{ours} / {bold}{printed}{bold}")
             rows.append(row)
         for quoted in self.paper.quoted:
             numbers = [f"— / {quoted.cells[c].show(k.digits)}" for c, k in columns.items()]
@@ -131,7 +133,7 @@ class Synchronous(Experiment):
         for name in self.cells():
             task, _, model = name.partition("/")
             column, record = paper.COLUMNS[task], records.get(name)
-            printed = self.paper.rows[model][task].show(column.digits)
+            printed = self.paper.printed(model, task)
             if record is None:
                 rows.append([name, markdown.NOT_RUN, printed])
                 continue
@@ -216,7 +218,3 @@ def _median(record: Record, column: paper.Column) -> str:
 def _count(record: Record) -> str:
     n, failed = len(record["values"]), len(record["failed"])
     return f"{n} replica{'s' if n > 1 else ''}" + (f", {failed} failed" if failed else "")
-
-
-def _bold(text: str, model: str, column: str, of: Synchronous) -> str:
-    return f"**{text}**" if (model, column) in of.paper.bold else text

@@ -296,7 +296,7 @@ def test_cost_of_trained_models(work):
     assert len(loop.shelf.graphs) == 2  # two batches of one graph
     assert share == 1800 / 2
     assert batch(loop).num_graphs == 1
-    own = replace(batches["sums"], rivals={"energy-node": {"batch_size": 7}})
+    own = replace(batches["sums"], own={"energy-node": {"batch_size": 7}})
     rival = replace(work, protocols=batches | {"sums": own})
     loop, share = begin(rival, Sums(2000), "sums", "energy-node", False)
     assert (batch(loop).num_graphs, share) == (1, 1800 / 2)  # as the others

@@ -1,291 +1,197 @@
-"""Free size: what is chosen is chosen on validation, and what looks at test graphs says so."""
+"""Free size: one loop for all models, and nothing is chosen on test nodes or graphs."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from samples import write_tu
+from torch_geometric.data import Data
 
-from experiments import free, paper
+from experiments import free
 from experiments.__main__ import main
 from experiments.experiment import Results, Work, run
-from experiments.free import chosen, common_epoch, own_epoch
-from experiments.protocols import PROTOCOLS, Protocol
 from experiments.registry import EXPERIMENTS
-from hogwild.tasks import Coordinates
-from hogwild.training import Loop, train
-from hogwild.training.ensemble import Members
-from hogwild.training.registry import build
+from hogwild.errors import ConfigError, DataError
+from hogwild.metrics import ACCURACY
 
 FREE = EXPERIMENTS["free"]
-TASK = {"num_graphs": 9, "num_nodes": 3, "radius": 1.5}
-TINY = {
-    "coordinates": Protocol(
-        "coordinates", 6,
-        always={"task_options": TASK, "folds": 3, "batch_size": 4, "reshuffle": False},
-        default={"epochs": 7, "lr": 0.05, "checkpoint_every": 0.0}, quick={"replicas": 3},
-    )
-}  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _few_looks(monkeypatch):
-    """Epochs 2, 4, 6 and the last one, 7."""
-    monkeypatch.setattr(free, "LOOKS", 3)
+def rings(run):
+    """Rings of three to six nodes: is the ring even? One feature says it, another is noise."""
+    random = torch.Generator().manual_seed(run)
+
+    def ring(n):
+        i = torch.arange(n)
+        edges = torch.stack([i, (i + 1) % n])
+        noise = torch.randn(n, 1, generator=random)
+        x = torch.cat([torch.full((n, 1), float(n % 2)), noise], 1)
+        return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], 1), y=torch.tensor([n % 2]))
+
+    return [[ring(3 + i % 4) for i in range(count)] for count in (16, 8, 8)]
 
 
-def place(folder):
-    return Work(folder / "work", protocols=TINY, resume=True), Results(folder / "results")
+def board(run):
+    """One ring of 60 nodes, a third of them in each part."""
+    i = torch.arange(60)
+    edges, part = torch.stack([i, (i + 1) % 60]), (i + run) % 3
+    data = Data(x=torch.randn(60, 3), edge_index=torch.cat([edges, edges.flip(0)], 1))
+    data.y = (data.x[:, 0] > 0).long()
+    return free._of_nodes(data.x, data.edge_index, data.y, [part == p for p in range(3)])
 
 
-def trained(folder, *sizes):
-    """Records of some sizes on graphs of three nodes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(free, "LOOKS", 3)
-        work, results = place(folder)
-        done = run(FREE, work, results, [f"coordinates/{size}" for size in sizes])
-        assert done.done == [f"coordinates/{size}" for size in sizes]
-        return results.read(FREE)
+@pytest.fixture
+def tiny(monkeypatch):
+    """Tiny sets in place of the real ones, and short trainings."""
+    small = {
+        "enzymes": replace(free.SETS["enzymes"], parts=rings, most=(3, 4), width=4, trials=2),
+        "minesweeper": replace(free.SETS["minesweeper"], parts=board, most=(6, 6), width=4),
+    }
+    for name, data in small.items():
+        monkeypatch.setitem(free.SETS, name, data)
+    for name, number in {"RUNS": 3, "TURNS": 1}.items():
+        monkeypatch.setattr(free, name, number)
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("free"), "small", "wide")
+def test_every_model_is_measured_alike(tiny, tmp_path):
+    work, results = Work(tmp_path / "work"), Results(tmp_path / "results")
+    run(FREE, work, results, ["enzymes/*", "minesweeper/*"])
+    records = results.read(FREE)
+    assert list(records) == [f"{n}/{m}" for n in ("enzymes", "minesweeper") for m in free.MODELS]
+    for cell, record in records.items():
+        name, _, model = cell.partition("/")
+        assert [one["options"] for one in record["trials"]] == [
+            json.loads(json.dumps(free.drawn(name, model, trial))) for trial in range(2)
+        ]
+        best = max(record["trials"], key=lambda one: one["validation"])
+        assert record["options"] == best["options"]
+        assert record["validation"][0] == best["validation"]
+        assert len(record["values"]) == len(record["best_epoch"]) == 3
+        assert all(0.0 <= value <= 1.0 for value in record["values"])
+        assert not any("test" in one for one in record["trials"])
+        assert all(own > 0 and gcn > 0 for own, gcn in record["turns"])
+        assert record["parameters"] > 0
+    table = FREE.table(records)
+    assert table.count("not run") == len(free.MODELS)  # Cora
+    assert FREE.number(records["enzymes/gin"]) in table
+    assert FREE.details(records).count("not run") == len(free.MODELS)
+    for show in FREE.aspects().values():
+        assert show(records["minesweeper/soft"])
 
 
-def test_every_replica_is_kept_at_every_look(records):
-    check_looks(records)
+def test_what_is_chosen_is_chosen_on_validation(tiny, monkeypatch):
+    """Test graphs are read once, when the training is over, with the parameters of the last of the
+    best epochs."""
+    training = free.Training("enzymes", "gcn", rings(0), free.drawn("enzymes", "gcn", 0), 0, "cpu")
+    looks, found, states = [], iter([0.5, 0.75, 0.75, 0.25]), []
+
+    def judge(loader):
+        looks.append(training.held.index(loader))
+        states.append({k: v.clone() for k, v in training.model.state_dict().items()})
+        return next(found, 0.125)
+
+    monkeypatch.setattr(training, "judge", judge)
+    assert training.run(4) == {"validation": 0.75, "test": 0.125, "epoch": 3}
+    assert looks == [0, 0, 0, 0, 1]
+    assert all(torch.equal(states[4][name], value) for name, value in states[2].items())
+    assert not all(torch.equal(states[4][name], value) for name, value in states[3].items())
 
 
-@pytest.mark.slow
-def test_every_replica_of_every_size_is_kept(tmp_path):
-    check_looks(trained(tmp_path, *free.SIZES))
+def test_a_training_stops_when_its_best_epoch_is_long_ago(tiny, monkeypatch):
+    monkeypatch.setitem(free.SETS, "enzymes", replace(free.SETS["enzymes"], patience=3))
+    training = free.Training("enzymes", "gcn", rings(0), free.drawn("enzymes", "gcn", 0), 0, "cpu")
+    values = iter([0.5, 0.75] + [0.5] * 9)
+    monkeypatch.setattr(training, "judge", lambda loader: next(values))
+    assert training.run(100)["epoch"] == 2
+    assert len(list(values)) == 5  # two and three epochs, and the test
 
 
-def check_looks(records):
-    counts = [record["parameters"] for record in records.values()]
-    assert counts == sorted(set(counts))  # the smallest first: ties go to it
-    for record in records.values():
-        assert record["folds"] == [0, 1, 2, 0, 1, 2]
-        assert record["curve"]["epoch"] == [2, 4, 6, 7]
-        assert [len(values) for values in record["curve"]["test"]] == [6] * 4
-        seen = 0
-        for r, epoch in enumerate(record["best_epoch"]):
-            if epoch > 0:  # parameters that were kept are those that the curve has at their epoch
-                there = record["curve"]["test"][record["curve"]["epoch"].index(epoch)][r]
-                assert record["values"][r] == pytest.approx(there, rel=1e-6)
-                seen += 1
-        assert seen
+@pytest.mark.parametrize("model", ["soft", "alone"])
+def test_only_alone_sees_no_edges(tiny, model):
+    graphs = rings(0)
+    training = free.Training("enzymes", model, graphs, free.drawn("enzymes", model, 0), 0, "cpu")
+    [batch] = training.train
+    training.model.eval()
+    bare = training.model(batch.x, batch.edge_index[:, :0], batch=batch.batch)
+    assert torch.equal(training.predict(batch), bare) == (model == "alone")
 
 
-def test_a_fold_is_held_out(records):
-    task = Coordinates(**TASK)
-    config = free.config(Work(Path("nowhere"), protocols=TINY), "coordinates", "wide")
-    assert config.as_dict() == records["coordinates/wide"]["config"]
-    members = Members.of(config, task, 6, torch.device("cpu"))
-    parts = torch.stack([members.train, members.val, members.test])
-    assert torch.equal(parts.sum(0), torch.ones(6, 9))  # every graph in one part
-    assert torch.equal(parts.sum(2), torch.full((3, 6), 3))
+@pytest.mark.parametrize("name", free.SETS)
+@pytest.mark.parametrize("model", free.MODELS)
+def test_trials_are_drawn_from_the_space_and_can_be_built(name, model):
+    common, soft, explicit = free.SPACES[name]
+    space = common | (explicit if model in free.LAYERS else soft)
+    for trial in range(free.SETS[name].trials):
+        options = free.drawn(name, model, trial)
+        assert options == free.drawn(name, model, trial)
+        assert options.keys() == space.keys()
+        assert all(value in space[option] for option, value in options.items())
+        free.build(free.SETS[name], model, rings(0), options)
 
 
-class Kill(BaseException):
-    """Stands for a kill."""
+def test_area_under_the_curve():
+    """Against all pairs, with ties, and only of the rows that count."""
+    out, y = torch.randn(40, 2).round(), torch.randint(2, (40,))
+    keep = torch.rand(40) > 0.3
+    score = (out[:, 1] - out[:, 0])[keep]
+    one, zero = score[y[keep] == 1], score[y[keep] == 0]
+    apart = one[:, None] - zero
+    expected = ((apart > 0).double() + 0.5 * (apart == 0).double()).mean()
+    torch.testing.assert_close(free.roc_auc(out, y, keep), expected)
+    assert free.roc_auc(torch.stack([-y, y], 1), y, keep) == 1.0
 
 
-@pytest.mark.parametrize(("epoch", "before"), [(4, False), (5, True)])
-def test_the_curve_survives_a_kill(records, tmp_path, monkeypatch, epoch, before):
-    """Just after a checkpoint, or just before one that would have been: no line is lost or twice
-    there."""
-    (work, results), save = place(tmp_path), Loop.save
-
-    def dies(self):
-        if not before or self.epoch != epoch:
-            save(self)
-        if self.epoch == epoch:
-            raise Kill
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Loop, "save", dies)
-        with pytest.raises(Kill):
-            run(FREE, work, results, ["coordinates/small"])
-    folder = work.training("coordinates", "free-small")
-    state = json.loads((folder / "state" / "checkpoint.json").read_text())
-    assert state["extra"]["epoch"] == epoch - before
-    with free.Curve.path(folder).open("a") as file:
-        file.write('{"epoch": 6, "test": [')  # cut short
-    run(FREE, work, results, ["coordinates/small"])
-    found, whole = results.read(FREE)["coordinates/small"], records["coordinates/small"]
-    for key in ("curve", "values", "validation", "best_epoch"):
-        assert found[key] == whole[key]
+def test_minesweeper_is_read_from_its_file(home):
+    with pytest.raises(DataError, match=r"minesweeper was not found.*heterophilous"):
+        free.minesweeper(0)
+    (home / "heterophilous").mkdir()
+    masks = np.eye(3, dtype=bool)[np.arange(6) % 3].T
+    np.savez(
+        home / "heterophilous" / "minesweeper.npz",
+        node_features=np.ones((6, 2)), node_labels=np.arange(6) % 2, edges=[[0, 1], [1, 2]],
+        **{f"{part}_masks": masks[[i, i]] for i, part in enumerate(("train", "val", "test"))},
+    )  # fmt: skip
+    [train], [val], [test] = free.minesweeper(1)
+    assert train.num_edges == 4  # both directions
+    assert torch.stack([train.keep, val.keep, test.keep]).sum(0).tolist() == [1] * 6
+    assert free.SETS["minesweeper"].metric is not ACCURACY
 
 
-def test_the_curve_of_a_run_that_was_extended(tmp_path):
-    """The last look of the shorter one, at no multiple of the others, is not in it; nor was it a
-    judgement."""
-    task = Coordinates(**TASK)
-    plain = {"model": "energy-node", "folds": 3, "replicas": 3, "validation": True}
-    found = []
-    for steps in ((11,), (7, 11)):
-        folder = tmp_path / str(len(steps))
-        for epochs in steps:
-            options = {**plain, "epochs": epochs, "validate_every": 3, "folder": folder}
-            result = train(task, resume=True, callback=free.Curve(folder), **options)
-        curve = [json.loads(line) for line in free.Curve.path(folder).read_text().splitlines()]
-        found.append((curve, result.best_epoch.tolist()))
-    assert [line["epoch"] for line in found[0][0]] == [3, 6, 9, 11]
-    assert found[0] == found[1]
+def test_enzymes_are_split_at_random(home):
+    write_tu(home, "ENZYMES", graphs=20)
+    raw = home / "TUDataset" / "ENZYMES" / "raw"
+    nodes = (raw / "ENZYMES_node_labels.txt").read_text().split()
+    (raw / "ENZYMES_node_attributes.txt").write_text("\n".join(f"{n}.5, 1.0" for n in nodes) + "\n")
+    parts, others = free.enzymes(0), free.enzymes(1)
+    assert [len(part) for part in parts] == [16, 2, 2]
+    x = torch.cat([g.x for g in parts[0]])
+    assert abs(float(x[:, 0].mean())) < 1e-5
+    assert set(x[:, 1:].unique().tolist()) == {0.0, 1.0}  # a constant, and one-hot labels
+    assert [g.num_nodes for g in parts[0]] != [g.num_nodes for g in others[0]]
 
 
-def test_a_record_is_made_again_from_the_trained_model(records, tmp_path):
-    work, results = place(tmp_path)
-    run(FREE, work, results, ["coordinates/small"])
-    results.path("free", "coordinates/small").unlink()
-    folder = work.training("coordinates", "free-small")
-    before = (folder / "result.json").stat().st_mtime_ns
-    run(FREE, work, results, ["coordinates/small"])
-    assert (folder / "result.json").stat().st_mtime_ns == before
-    found = results.read(FREE)["coordinates/small"]
-    assert found["curve"] == records["coordinates/small"]["curve"]
-    assert folder != work.training("coordinates", "small")
+def test_cora_is_read_from_its_files(real):
+    real("planetoid/cora")
+    [train], [val], [test] = free.cora(0)
+    assert (train.num_nodes, train.num_features) == (2708, 1433)
+    assert [int(g.keep.sum()) for g in (train, val, test)] == [140, 500, 1000]
+    assert set(train.x.unique().tolist()) == {0.0, 1.0}
 
 
-def made_up(cell, validation, values, test, **more):
-    """Four replicas: two folds, two seeds."""
-    return {
-        "cell": cell, "validation": validation, "values": values, "folds": [0, 1, 0, 1],
-        "curve": {"epoch": [10, 20], "test": test}, "higher_is_better": True, "quick": False,
-        "parameters": 7, "failed": [], "constant": [0.5] * 4, "seconds": 1.0, "commit": "c",
-        "hardware": {"device": "an abacus", "threads": 1}, "command": "x", **more,
-    }  # fmt: skip
+def test_options_of_other_experiments_are_refused(tmp_path):
+    for given in ({"recipe": "paper"}, {"trial": "one", "changes": {"lr": 0.1}}):
+        with pytest.raises(ConfigError, match="tunes its options"):
+            free.measured(Work(tmp_path, **given), name="cora", model="gcn")
 
 
-CURVE = [[0.5, 0.7, 0.9, 0.6], [0.8, 0.6, 0.7, 0.7]]
-SMALL = made_up("mutag/small", [0.8] * 4, [0.5, 0.6, 0.7, 0.8], CURVE)
-WIDE = made_up("mutag/wide", [0.7, 0.8, 0.8, 0.8], [0.95] * 4, [[1.0] * 4] * 2)
-
-
-def test_best_epochs_by_hand():
-    # Epoch 10: folds (0.5 + 0.9) / 2 and (0.7 + 0.6) / 2; epoch 20: 0.75 and 0.65, better.
-    assert common_epoch(SMALL) == pytest.approx((0.7, 0.005**0.5, False))
-    # Each replica's best: 0.8, 0.7, 0.9, 0.7; folds 0.85 and 0.7.
-    assert own_epoch(SMALL) == pytest.approx((0.775, 0.15 / 2**0.5, False))
-    lower = SMALL | {"higher_is_better": False}
-    assert common_epoch(lower) == pytest.approx((0.675, 0.05 / 2**0.5, False))
-    assert own_epoch(lower) == pytest.approx((0.6, 0.0, False))  # 0.5, 0.6, 0.7, 0.6
-    gone = SMALL | {"curve": {"test": [[None, 0.7, 0.9, 0.6], [None, 0.6, None, 0.7]]}}
-    assert own_epoch(gone) == pytest.approx((0.8, 0.2 / 2**0.5, False))
-    assert common_epoch(gone).mean == pytest.approx((0.9 + 0.65) / 2)
-
-
-def test_the_size_is_chosen_on_validation():
-    both = {"mutag/small": SMALL, "mutag/wide": WIDE}
-    assert chosen(both, "mutag") == "small"  # though the other one is better on test graphs
-    assert chosen(both | {"mutag/wide": WIDE | {"validation": [0.8] * 4}}, "mutag") == "small"
-    assert chosen(both | {"mutag/wide": WIDE | {"validation": [0.9] * 4}}, "mutag") == "wide"
-    assert chosen({}, "mutag") is None
-    errors = {f"terrain/{r['cell'][6:]}": r for r in both.values()}
-    assert chosen(errors, "terrain") == "wide"  # less is better
-
-
-def test_table_on_numbers_made_up():
-    small = made_up("peptides-func/small", [0.5] * 4, [0.6] * 4, CURVE)
-    records = {"mutag/small": SMALL, "mutag/wide": WIDE, "peptides-func/small": small}
-    first, second = FREE.table(records).split("Every size")
-    rows = {line.split(" | ")[0].strip("| "): line for line in first.splitlines()}
-    numbers = "7 | 80.0 ± 0.0 | 65.0 ± 12.9 | 70.0 ± 7.1 | 77.5 ± 10.6"
-    assert rows["MUTAG, %"] == (
-        f"| MUTAG, % | small (of 2) | {numbers} | MGNNI 91.9 * (Liu et al., 2022) |"
-    )
-    assert "| 0.600 ± 0.000 | — | — | GCN 0.593 ± 0.002 (Dwivedi" in rows["Peptides-func (AP)"]
-    assert "| — | not run |" in rows["PROTEINS, %"]
-    assert "MGNNI 79.2 *" in rows["PROTEINS, %"]
-    assert (
-        "- MUTAG: 77.5 ± 10.6 % at each fold's best epoch **misses** 91.9 % (MGNNI); "
-        "honestly 65.0 ± 12.9 %.\n"
-    ) in first
-    assert "- Peptides-func (AP): 0.600 ± 0.000 **reaches** 0.593 ± 0.002 (GCN).\n" in first
-    assert "**misses** 0.686 ± 0.005 (GCN, tuned)" in first
-    assert f"| MUTAG, % | **small** | {numbers} |" in second
-    assert second.count("not run") == 22
-    details = FREE.details(records)
-    assert "| mutag/wide | energy-edge | hidden_channels=8, " in details
-    assert details.count("not run") == 22
-    widths = {len(line.split(" | ")) for line in details.splitlines()}
-    assert len(widths) == 1
-
-
-def test_columns():
-    for column, model in free.COLUMNS.items():
-        config = free.config(Work(Path("nowhere")), column, "large")
-        assert (config.model, config.validation) == (model, column not in free.SPLIT)
-        assert config.epochs / config.validate_every > 2  # and once at the end
-        plain = replace(PROTOCOLS[column].config(model), **PROTOCOLS[column].grown)
-        same = replace(config, model_options={}, task_options={}, validation=False,
-                       validate_every=plain.validate_every)  # fmt: skip
-        assert same == replace(plain, task_options={})
-        for table in paper.TABLES.values():
-            if column in table.columns and table.title[:4] != "Perf":
-                best = table.best(column)[1].mean
-                assert table.rows[model][column].mean == pytest.approx(best, rel=0.02)
-    assert free.config(Work(Path("nowhere")), "mutag", "wide").task_options == {"bonds": True}
-
-
-def test_larger_sizes_may_have_options_of_their_own():
-    grown = replace(TINY["coordinates"], grown={"epochs": 2})
-    plain = Work(Path("nowhere"), protocols={"coordinates": grown})
-    assert free.config(plain, "coordinates", "wide").epochs == 2
-    assert free.config(plain, "coordinates", "small").epochs == 7
-    for other in (replace(plain, recipe="paper"), replace(plain, quick=True)):
-        small, wide = (free.config(other, "coordinates", size) for size in ("small", "wide"))
-        assert small == replace(wide, model_options=small.model_options)
-
-
-def test_with_a_published_split_the_paper_s_size_is_not_trained_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(free, "SPLIT", ("coordinates",))
-    work, results = place(tmp_path)
-    run(EXPERIMENTS["table1"], work, results, ["coordinates/energy-attention"])
-    run(FREE, work, results, ["coordinates/small", "coordinates/wide"])
-    (table,) = results.read(EXPERIMENTS["table1"]).values()
-    found = results.read(FREE)
-    small, wide = found["coordinates/small"], found["coordinates/wide"]
-    for key in ("values", "validation", "config", "parameters"):
-        assert small[key] == table[key]
-    assert wide["parameters"] > small["parameters"]
-    assert small["curve"] == wide["curve"] == {"epoch": [], "test": []}  # nobody asks for it
-    names = {path.name for path in work.training("coordinates", "any").parent.iterdir()}
-    assert names == {"energy-attention", "free-wide"}
-
-
-@pytest.mark.parametrize("size", free.SIZES)
-@pytest.mark.parametrize("model", ["energy-edge", "energy-attention"])
-def test_sizes_are_built(model, size):
-    config = free.config(Work(Path("nowhere"), protocols=TINY), "coordinates", size)
-    built = build(replace(config, model=model), Coordinates(**TASK), None)
-    options = free.SIZES[size]
-    assert built.conv.hidden_channels == options.get("hidden_channels", 2)
-    assert built.conv.rounds == options.get("rounds", 1)
-
-
-def test_smaller_sizes_come_first():
-    """Ties go to the smaller size."""
-    work, task = Work(Path("nowhere"), protocols=TINY), Coordinates(**TASK)
-    built = [build(free.config(work, "coordinates", size), task, None) for size in free.SIZES]
-    counts = [sum(p.numel() for p in model.parameters()) for model in built]
-    assert counts == sorted(set(counts))
-
-
-def test_command_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(PROTOCOLS, "coordinates", TINY["coordinates"])
+def test_command_line(tiny, tmp_path, capsys):
     flags = ["--results", str(tmp_path / "r"), "--work", str(tmp_path / "w"), "--quick"]
-    assert main(["free", "--only", "coordinates/small", *flags]) == 0
+    assert main(["free", "--only", "enzymes/sage", *flags]) == 0
     said = capsys.readouterr()
     assert "QUICK" in said.out
-    assert "| coordinates, % | small (of 1) |" in said.out
-    assert "parameters (" in said.err
-    record = json.loads((tmp_path / "r/quick/free/coordinates/small.json").read_text())
-    assert record["folds"] == [0, 1, 2]
-    assert record["curve"]["epoch"] == [1]
-    assert record["command"] == "python -m experiments free --only coordinates/small --quick"
-    assert main(["free", "--list", *flags]) == 0
-    assert "free: energy GNNs of any size (1 of 25 there)" in capsys.readouterr().out
+    assert "| SAGE | not run |" in said.out
+    record = json.loads((tmp_path / "r/quick/free/enzymes/sage.json").read_text())
+    assert record["command"] == "python -m experiments free --only enzymes/sage --quick"
+    assert len(record["trials"]) == 1

@@ -125,6 +125,10 @@ def test_single_numbers(tmp_path):
     shown = render_numbers(text, results)
     assert re.sub("<!--.*?-->", "", shown) == "2.0 ± 1.4 % and not run"
     assert render_numbers(shown.replace("2.0", "1.0"), results) == shown
+    trial = text.replace("table1", "table1@rate")
+    assert re.sub("<!--.*?-->", "", render_numbers(trial, results)) == "not run and not run"
+    Results(tmp_path / "trials/rate").write("table1", "chains/gcn", "", record(0.05))
+    assert re.sub("<!--.*?-->", "", render_numbers(trial, results)) == "not run and 5.0 %"
     for wrong in (text.replace("table1", "table9"), text.replace("gcn.", "gnc.")):
         with pytest.raises(ConfigError, match="names no"):
             render_numbers(wrong, results)

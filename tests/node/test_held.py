@@ -36,13 +36,16 @@ def drawn(model, n=9, seed=0):
     return Inputs(torch.randn(n, 3, **DOUBLE), edge_index, attr, edge_weight=weight)
 
 
-def part_of(inputs):
+def part_of(inputs, encode):
     """The whole graph, as a node knows it."""
     n, (src, dst) = inputs.num_nodes, inputs.edge_index.numpy()
     weight = np.ones(dst.size) if inputs.edge_weight is None else inputs.edge_weight.numpy()
     degree = 1.0 + np.bincount(dst, weight, n)
     attr = None if inputs.edge_attr is None else inputs.edge_attr.numpy()
-    x, star = inputs.x.numpy(), Star(n, dst, ends=np.concatenate([dst, src]))
+    x, star = (
+        np.stack([encode(row) for row in inputs.x.numpy()]),
+        Star(n, dst, ends=np.concatenate([dst, src])),
+    )
     return Part(star, x, x, degree, np.bincount(dst, minlength=n), degree[src], weight, attr, src)
 
 
@@ -57,7 +60,7 @@ def posed(name, seed=0, odd=0.0):
     alone = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
     with torch.no_grad():
         problem = model.problem(inputs).detach()
-    return problem, alone.posed(part_of(inputs)), inputs.edge_index.numpy()
+    return problem, alone.posed(part_of(inputs, alone.encode)), inputs.edge_index.numpy()
 
 
 def piece_of(local, edge_index, free):
@@ -173,7 +176,7 @@ def test_what_has_no_answer_is_not_good():
     wild = tensors | {"matrix": 30.0 * np.eye(4) + tensors["matrix"]}  # expands
     alone = node_models.of(ModelFile(config | {"act": "identity"}, wild, "0" * 16))
     inputs = drawn(model)
-    diverging = alone.posed(part_of(inputs))
+    diverging = alone.posed(part_of(inputs, alone.encode))
     piece = piece_of(
         replace(diverging, slope=None), inputs.edge_index.numpy(), np.ones(9, dtype=bool)
     )

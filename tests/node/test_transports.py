@@ -36,7 +36,8 @@ class PartOf(NodeModel):
 
     def __init__(self, problem):
         self.problem, self.name = problem, "0123456789abcdef"
-        self.in_channels = self.out_channels = 1
+        self.in_channels = self.told_channels = self.out_channels = 1
+        self._encoder = [], []
         self.edge_dim, self.channels = None, problem.channels
         self.convexity, self.config = None, {}
         self.couples = 2 if isinstance(problem, Objective) else 1
