@@ -8,9 +8,10 @@ from dataclasses import fields
 import pytest
 
 import hogwild
-from hogwild.cli import VERBS, common, impair, main, module
+from hogwild.cli import VERBS, common, impair, main, module, swarm
 from hogwild.cli.options import parse
 from hogwild.errors import ConvergenceError
+from hogwild_node import packets
 
 HELP = """\
 import sys, time
@@ -28,6 +29,7 @@ def test_the_help_lists_every_impairment_and_rule():
     options = {name: ", ".join(f.name for f in fields(kind)) for name, kind in kinds.items()}
     assert options == impair.OPTIONS
     assert tuple(hogwild.rules.RULES) == common.RULES
+    assert tuple(packets.PRECISIONS) == swarm.PRECISIONS
 
 
 @pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS)])

@@ -213,8 +213,6 @@ def test_bad_input_leaves_no_trace():
     assert torch.equal(conv(X, cycle(4)), before)
 
 
-HALF = torch.ones(3, 3, dtype=torch.half)
-
 ONES = torch.ones(3, 3)
 
 
@@ -235,7 +233,6 @@ ONES = torch.ones(3, 3)
         (HogwildError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=[0.0])),
         (DTypeError, lambda: EnergyConv(3)(torch.randn(3, 3), cycle(3), h0=torch.ones(3, 2) * 1j)),
         (FeatureError, lambda: EnergyConv(3).energy(torch.ones(4, 2), Inputs(ONES, cycle(3)))),
-        (DTypeError, lambda: EnergyConv(3, solve_dtype=None).half()(HALF, cycle(3))),
         (FeatureError, lambda: PICNN(2, 2, (4, 1))(torch.randn(5, 2), torch.randn(5, 1))),
     ],
 )  # fmt: skip

@@ -17,18 +17,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hogwild_node.agent import Agent
-from hogwild_node.errors import SetupError
-from hogwild_node.model import NodeModel
-from hogwild_node.ops import Array
-
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
 
+import numpy as np
+
 from hogwild_node import model as models
-from hogwild_node.errors import NodeError
+from hogwild_node.agent import Agent
+from hogwild_node.errors import NodeError, SetupError
 from hogwild_node.link import Link
+from hogwild_node.model import NodeModel
+from hogwild_node.ops import Array
 from hogwild_node.options import TRANSPORTS, edges, interval, numbers, settings
 from hogwild_node.transport import Transport
 
@@ -298,10 +296,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 def save(agent: Agent, path: str | Path) -> None:
     """Write the embedding of an agent to a file, whole or not at all."""
     path = Path(path)
@@ -331,3 +325,7 @@ def saved(path: str | Path, model: NodeModel, id: str) -> Array | None:
         ) from error
     good = fits and h.shape == (model.channels,) and bool(np.isfinite(h).all())
     return h if good else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,9 +17,9 @@ from hogwild.cli.common import (
 )
 from hogwild.cli.options import option
 from hogwild.errors import ConfigError
-from hogwild_node.packets import PRECISIONS
 
 TRANSPORTS = ("zenoh", "udp")
+PRECISIONS = ("float16", "float32", "float64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Options(Trained):
         "graph if it has at most 256 nodes",
         group=NODES,
     )
-    precision: str = option("float32", "numbers in packets", group=NODES, choices=tuple(PRECISIONS))
+    precision: str = option("float32", "numbers in packets", group=NODES, choices=PRECISIONS)
     rate: float | None = option(
         None, "turns of an agent a second; by default 50, or what this machine can do", group=NODES
     )
