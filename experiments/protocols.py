@@ -157,7 +157,7 @@ PROTOCOLS: dict[str, Protocol] = {
                 "gsdgnn": {"lr": 0.005, "decay": (0.97, 12)},
                 "soft": {"batch_size": 50, "epochs": 60, "lr": 0.05, "decay": (0.7, 6), **_SINGLE}
                 | {"model_options": _SMALL | {"width": 16, "bias_rate": 1.0, "condition": 51}},
-                "soft-wide": {"batch_size": 50, "epochs": 100, "decay": (0.7, 10), **_SINGLE}
+                "soft-wide": {"batch_size": 50, "epochs": 300, "decay": (0.7, 30), **_SINGLE}
                 | {"model_options": _anchored(8, 32) | {"width": 32, "condition": 51}},
             },
         ),
