@@ -68,7 +68,7 @@ OPTIONS = {
     "heads": {"heads": 2, "width": 6, "edge_dim": 2},
     "local": {"local_channels": 3},
     "rate": {"rate": 0.1},
-    "all": {"aggr": "sum", "max_degree": 2.5, "heads": 4, "local_channels": 5, "rate": 2.0},
+    "all": {"aggr": "add", "max_degree": 2.5, "heads": 4, "local_channels": 5, "rate": 2.0},
     "cg": {"solver": Newton(linear="cg"), "widths": ()},
 }
 

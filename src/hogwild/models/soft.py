@@ -119,9 +119,10 @@ class SoftEnergyConv(ImplicitConv):
         edge_dim: Width r of the edge features, or ``None``.
         aggr: How edges are scaled. ``"symmetric"`` is the scaling of GCN and APPNP, which favours
             signals that grow with :math:`\sqrt{d_i}`. With ``"mean"`` all nodes weigh the same, and
-            a constant signal stays constant: averages and counts need that. ``"sum"`` is
-            ``"mean"`` with edges that are equally strong among all nodes of at most ``max_degree``
-            neighbours, so that the pull on a node grows with the number of its neighbours.
+            a constant signal stays constant: averages and counts need that. ``"sum"`` (also
+            ``"add"``) is ``"mean"`` with edges that are equally strong among all nodes of at most
+            ``max_degree`` neighbours, so that the pull on a node grows with the number of its
+            neighbours.
         max_degree: The number of neighbours (with edge weights: the sum of the weights) up to which
             ``aggr="sum"`` adds up. Edges at nodes with more neighbours are weaker. The larger
             ``max_degree`` is, the weaker are all edges.
@@ -185,6 +186,7 @@ class SoftEnergyConv(ImplicitConv):
         for name, one in (("rate", rate), ("bias_rate", bias_rate)):
             if not is_number(one) or not 0 <= one < math.inf:
                 raise ConfigError(f"{name}={one!r}; expected a number from 0 on (0 learns nothing)")
+        aggr = "sum" if aggr == "add" else aggr
         require_one_of(AGGREGATIONS, aggr=aggr)
         if (aggr == "sum") != (is_number(max_degree) and 0 <= max_degree < math.inf):
             raise ConfigError(

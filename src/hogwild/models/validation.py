@@ -37,9 +37,9 @@ def large_features(**features: Tensor | None) -> str:
     if not found:
         return ""
     return (
-        f"{' and '.join(found)} in absolute value. Such large features make the problem nearly "
-        f"piecewise linear, which slows the solver down. Standardise the features: call "
-        f"model.standardize(data) before training (hogwild.train does)"
+        f"{' and '.join(found)} in absolute value. Such large features unsettle training, and make "
+        f"an EnergyGNN nearly piecewise linear, which slows the solver down. Standardise the "
+        f"features: call model.standardize(data) before training (hogwild.train does)"
     )
 
 
