@@ -39,7 +39,7 @@ from experiments import markdown, paper, scheduled
 from experiments.experiment import Cell, Experiment, Work
 from experiments.record import Record, Training
 from hogwild.analysis.robustness import Robustness, robustness
-from hogwild.models import EnergyGNN
+from hogwild.models import EnergyGNN, SoftEnergyGNN
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
@@ -52,6 +52,8 @@ TICKS, QUICK_TICKS = 300_000, 3_000
 """The largest number of ticks."""
 MESSAGES = 5_000
 """The largest number of updates per node by messages. Each costs ten times a gradient step."""
+MODERATE = 1_000.0
+"""The largest condition number of soft energies for which gradient steps are tried first."""
 TOL, FINE = 1e-6, 1e-9
 """Relative distance from the synchronous embeddings at which a run has arrived. The first is for
 energy GNNs, whose synchronous solves are not much more exact. The second is for other models, whose
@@ -256,14 +258,16 @@ def run(
 
     options: dict[str, Any] = {
         "runs": SCHEDULES, "stagger": STAGGER, "delay": DELAY, "metric": metric,
-        "tol": TOL if isinstance(model, EnergyGNN) else FINE,
+        "tol": TOL if isinstance(model, EnergyGNN | SoftEnergyGNN) else FINE,
         "higher_is_better": task.higher_is_better, "ticks": ticks,
     }  # fmt: skip
     if model.kind is not Kind.OPTIMISATION:
         rule = rule if model.kind is Kind.EXPLICIT else "fixed-point"
         return [(rule, robustness(model, graphs, rule=rule, **options))]
     out: list[tuple[str, Robustness]] = []
-    for rule in ("messages", "gradient"):
+    condition = model.problem(batch).condition
+    quick = condition is not None and condition <= MODERATE
+    for rule in ("gradient", "messages") if quick else ("messages", "gradient"):
         options["ticks"] = limit(rule, ticks, STAGGER)
         out.append((rule, robustness(model, graphs, rule=rule, **options)))
         if out[-1][1].converged == 1.0:
