@@ -43,6 +43,7 @@ from hogwild.models import EnergyGNN, SoftEnergyGNN
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
+from hogwild.problems.base import Objective
 from hogwild.training import Result
 from hogwild.training.ensemble import single
 
@@ -265,7 +266,8 @@ def run(
         rule = rule if model.kind is Kind.EXPLICIT else "fixed-point"
         return [(rule, robustness(model, graphs, rule=rule, **options))]
     out: list[tuple[str, Robustness]] = []
-    condition = model.problem(batch).condition
+    problem = model.problem(batch)
+    condition = problem.condition if isinstance(problem, Objective) else None
     quick = condition is not None and condition <= MODERATE
     for rule in ("gradient", "messages") if quick else ("messages", "gradient"):
         options["ticks"] = limit(rule, ticks, STAGGER)
