@@ -53,7 +53,7 @@ TICKS, QUICK_TICKS = 300_000, 3_000
 """The largest number of ticks."""
 MESSAGES = 5_000
 """The largest number of updates per node by messages. Each costs ten times a gradient step."""
-MODERATE = 1_000.0
+GRADIENT_FIRST = 1_000.0
 """The largest condition number of soft energies for which gradient steps are tried first."""
 TOL, FINE = 1e-6, 1e-9
 """Relative distance from the synchronous embeddings at which a run has arrived. The first is for
@@ -268,7 +268,7 @@ def run(
     out: list[tuple[str, Robustness]] = []
     problem = model.problem(batch)
     condition = problem.condition if isinstance(problem, Objective) else None
-    quick = condition is not None and condition <= MODERATE
+    quick = condition is not None and condition <= GRADIENT_FIRST
     for rule in ("gradient", "messages") if quick else ("messages", "gradient"):
         options["ticks"] = limit(rule, ticks, STAGGER)
         out.append((rule, robustness(model, graphs, rule=rule, **options)))
