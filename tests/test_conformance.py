@@ -25,6 +25,7 @@ from c_nodes import CC, CAgent, CNode, Library
 from kernel_cases import on_torch
 from torch_geometric.data import Batch, Data
 
+from experiments.maximum import MaxGNN
 from hogwild import (
     EIGNN,
     GAT,
@@ -33,7 +34,6 @@ from hogwild import (
     IGNN,
     EnergyGNN,
     Inputs,
-    MaxGNN,
     ScarselliGNN,
     Scenario,
     SoftEnergyGNN,
