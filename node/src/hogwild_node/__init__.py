@@ -1,8 +1,8 @@
 """The computations of one node of a network, with NumPy only: no torch, no PyG.
 
 A node has a problem (:mod:`~hogwild_node.problems`, :mod:`~hogwild_node.soft`), a rule
-(:mod:`~hogwild_node.rules`) and its edges (:class:`~hogwild_node.star.Star`). ``hogwild`` runs the same
-code on whole graphs in torch, because it uses the array API (:mod:`~hogwild_node.ops`).
+(:mod:`~hogwild_node.rules`) and its edges (:class:`~hogwild_node.star.Star`). ``hogwild`` runs
+the same code on whole graphs in torch, because it uses the array API (:mod:`~hogwild_node.ops`).
 """
 
 from hogwild_node.local import BothSides, LocalEnergy, LocalMap, LocalQuadratic
