@@ -46,9 +46,8 @@ safeguard is observed, but not proved.
 
 from __future__ import annotations
 
-from hogwild_node.local import LocalEnergy
+from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.rules.elimination import (
     Anchor,
