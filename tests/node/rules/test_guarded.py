@@ -13,7 +13,7 @@ from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.scenarios import swarm
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import ConfigError
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.rules import guarded_rule, message_rule
 from hogwild.testing import check_rule
 from hogwild_node.rules import guarded
