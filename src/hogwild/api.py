@@ -26,7 +26,6 @@ from hogwild.models import (
     EnergyConv,
     EnergyGNN,
     LayeredGNN,
-    MaxGNN,
     Readout,
     ScarselliGNN,
     SoftEnergyGNN,
@@ -39,7 +38,7 @@ from hogwild.training import load, train
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "EnergyConv", "EnergyGNN", "HogwildError",
-    "Inputs", "LayeredGNN", "MaxGNN", "Readout", "Run", "ScarselliGNN", "Scenario",
+    "Inputs", "LayeredGNN", "Readout", "Run", "ScarselliGNN", "Scenario",
     "SoftEnergyGNN", "Solution", "Stream", "Track", "WarmStart", "certify",
     "export", "load", "robustness", "simulate", "sweep", "track", "train", "wrap",
 ]  # fmt: skip

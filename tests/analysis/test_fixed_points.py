@@ -7,7 +7,8 @@ import torch
 from certified import data
 from helpers import DOUBLE
 
-from hogwild import IGNN, Inputs, MaxGNN
+from experiments.maximum import MaxGNN
+from hogwild import IGNN, Inputs
 from hogwild.analysis.certify import certify
 from hogwild.asynchrony.impairments import (
     EventTriggered,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN, simulate
+from experiments.maximum import MaxGNN
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, ScarselliGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,

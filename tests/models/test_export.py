@@ -16,7 +16,7 @@ from hogwild import (
     EnergyGNN,
     Inputs,
     LayeredGNN,
-    MaxGNN,
+    ScarselliGNN,
     SoftEnergyGNN,
 )
 from hogwild.errors import AsynchronyError, ConfigError
@@ -157,8 +157,8 @@ def test_a_replica(tmp_path):
         (lambda: EnergyGNN(3, out_channels=1, pool="mean"), "predicts for whole graphs"),
         (lambda: IGNN(3, out_channels=1, normalize=False), "eigenvalue of the whole graph"),
         (
-            lambda: MaxGNN(3, out_channels=1),
-            "MaxConv cannot run without torch; expected a SoftEnergyConv",
+            lambda: ScarselliGNN(3, out_channels=1),
+            "ScarselliConv cannot run without torch; expected a SoftEnergyConv",
         ),
         (lambda: GAT(3, out_channels=1), "plain GCN"),
         (lambda: LayeredGNN([GATConv(4, 4)], 3, out_channels=1), "plain GCN"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 import hogwild
+from experiments.maximum import MaxGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, EventTriggered, Quantisation
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError
@@ -167,7 +168,7 @@ def test_compiled_solves_equal_those_on_torch():
         (hogwild.EnergyGNN, {"message": "node", "normalize": True, "replicas": 2}),
         (hogwild.GSDGNN, {}),
         (hogwild.EIGNN, {}),
-        (hogwild.MaxGNN, {}),
+        (MaxGNN, {}),
         (hogwild.ScarselliGNN, {}),
     ],
 )

@@ -117,7 +117,7 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
             f"synchronous answer"
         )
     if price is None:
-        other = f", or {BALLS}" if rule in ("gradient", "messages", "guarded") else ""
+        other = f", or {BALLS}" if rule in ("gradient", "messages") else ""
         return f"What would help {name}: more ticks, if runs still come nearer{other}"
     if price.ticks == 0:
         return (
@@ -140,7 +140,6 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         "gradient": f"rule='messages', which needs fewer updates as a rule, in larger packets; "
         f"{BALLS}; {aim}; {convex}",
         "messages": f"{BALLS}; {aim}; {convex}",
-        "guarded": f"{BALLS}; {aim}; {convex}",
         "balls": "a larger radius: one that reaches every node is exact once word has crossed",
         "fixed-point": f"{BALLS}; training with a smaller kappa or modulus of contraction",
         "waiting": "rule='caching', in which nobody waits",

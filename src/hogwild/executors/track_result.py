@@ -254,7 +254,7 @@ class Track:
         balls = "rule='balls', for one layer and nodes that may know the whole graph"
         if self.rule == "gradient":
             return f"What would help: rule='messages'{f', or {balls}' if known else ''}"
-        if self.rule in ("messages", "guarded", "fixed-point") and known:
+        if self.rule in ("messages", "fixed-point") and known:
             return f"What would help: {balls}"
         why = f", {takes} changes come every {gap:.0f}" if gap < crossing else ""
         return f"What would help: changes that come less often{why}"

@@ -59,7 +59,7 @@ from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.semismooth import SemismoothNewton
-from hogwild_node import contraction
+from hogwild_node.problems import Contraction as LocalContraction
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 
@@ -84,9 +84,9 @@ class Contraction(FixedPoint):
         return self.weight.size(-1)
 
     @cached_property
-    def node(self) -> contraction.Contraction:
+    def node(self) -> LocalContraction:
         a = self.adjacency
-        return contraction.Contraction(self.weight, self.bias, a.edge, a.loop, self.act.value)
+        return LocalContraction(self.weight, self.bias, a.edge, a.loop, self.act.value)
 
     @torch.no_grad()
     def linearise(self, h: Tensor) -> ContractionTangent:
