@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.executors.deadlines import NEAR, Deadlines
-from hogwild.executors.price import Price, aligned, shown, size
+from hogwild.executors.deadlines import NEAR, Deadlines, Price
 from hogwild.models.base import Kind
+from hogwild.progress import aligned, shown, size
 
 if TYPE_CHECKING:
     from hogwild.analysis.robustness import Robustness

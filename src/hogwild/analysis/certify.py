@@ -74,7 +74,7 @@ from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.analysis.nearby import Nearby, dominance, split
 from hogwild.errors import AsynchronyError, ConfigError, is_number
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import LARGEST
 from hogwild.models.base import Conv, GraphModule, Kind
