@@ -15,8 +15,7 @@ from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.soft import SoftEnergyConv, SoftEnergyGNN
 from hogwild.models.stack import Stack
-from hogwild.models.stream import Stream
-from hogwild.models.warm import WarmStart
+from hogwild.models.warm import Stream, WarmStart
 from hogwild.models.wrapping import WrappedGNN, wrap
 
 __all__ = [
