@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Star
-from hogwild.models.layers import LayeredProblem
+from hogwild.models.levels import LayeredProblem
 from hogwild.models.locality import AllEdges, StarEdges, normalises, without_normalisation
 from hogwild.models.wrapping.fields import Fields
 from hogwild.models.wrapping.recorded import Differs, Recorded, flat
