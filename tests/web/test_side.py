@@ -10,7 +10,7 @@ from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.lease import Beliefs
 from hogwild.asynchrony.scenario import Frame, Scenario
 from hogwild.asynchrony.trace import Trace
-from hogwild.web.shelf import MODELS, measured, trained
+from hogwild.web.pretrained import MODELS, measured, trained
 from hogwild.web.side import RESTART, Side, settings
 from hogwild.web.worlds import TASKS, World
 
