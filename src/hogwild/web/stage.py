@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.lease import Beliefs
-from hogwild.asynchrony.scenario import Frame
+from hogwild.asynchrony.moving import Beliefs, Frame
 from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model

@@ -1,6 +1,6 @@
 """Agents that run elsewhere, which a page only watches.
 
-``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.notes`). Agents
+``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.swarm_result`). Agents
 that were started by hand print a line of JSON every few moments (``hogwild-agent --status``); a
 folder with these lines, one file ``NAME.jsonl`` for each agent, is watched just as well. Agents
 whose addresses are known are asked for such lines (:mod:`hogwild.web.polling`).
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hogwild.errors import ConfigError
-from hogwild.executors.notes import GRAPH, WORDS
+from hogwild.executors.swarm_result import GRAPH, WORDS
 from hogwild.web.polling import Poller, Status, places
 from hogwild.web.protocol import Command, Exchange, rounded, snapshot
 from hogwild.web.side import Seen
