@@ -1,9 +1,9 @@
 """Agents that run elsewhere, which a page only watches.
 
-``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.swarm_result`). Agents
-that were started by hand print a line of JSON every few moments (``hogwild-agent --status``); a
-folder with these lines, one file ``NAME.jsonl`` for each agent, is watched just as well. Agents
-whose addresses are known are asked for such lines (:mod:`hogwild.web.polling`).
+``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.swarm_result`).
+Agents that were started by hand print a line of JSON every few moments (``hogwild-agent
+--status``); a folder with these lines, one file ``NAME.jsonl`` for each agent, is watched just as
+well. Agents whose addresses are known are asked for such lines (:mod:`hogwild.web.polling`).
 """
 
 from __future__ import annotations
