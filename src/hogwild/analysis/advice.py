@@ -107,7 +107,7 @@ def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
 def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     """What would help one of them to be in time earlier."""
     price = one.within(share)
-    rule = one.way.settings.rule
+    rule = one.settings.rule
     cone = one.cone
     if not cone.crossed:
         return "What would help: a network on which word can cross the graph at all"

@@ -290,7 +290,9 @@ class Deadlines:
         metric: What the error is measured by.
         note: Why there is no error, where ``data.y`` did not fit.
         name: The rule, for texts.
-        way: The schedule of the light cone: the graph of all runs, their settings, their trace.
+        graph: The graph of all runs together.
+        settings: The settings of the runs.
+        replay: The trace that they followed; ``None``: the schedule of the settings.
         tick: The length of a tick in seconds, which tables then have, too; ``None``: unknown.
     """
 
@@ -305,7 +307,9 @@ class Deadlines:
     metric: Metric | None
     note: str
     name: str
-    way: tuple[Graph, Settings, Trace | None] = field(repr=False)
+    graph: Graph = field(repr=False)
+    settings: Settings = field(repr=False)
+    replay: Trace | None = field(repr=False)
     tick: float | None = None
 
     # -- the light cone ----------------------------------------------------------------------------
@@ -313,11 +317,11 @@ class Deadlines:
     @cached_property
     def cone(self) -> LightCone:
         """The light cone of these runs, computed at its first use."""
-        return light_cone(*self.way)
+        return light_cone(self.graph, self.settings, self.replay)
 
     def layer_cone(self, layers: int) -> LightCone:
         """The light cone of so many hops: no model of so many layers can be complete before."""
-        return light_cone(*self.way, layers=layers)
+        return light_cone(self.graph, self.settings, self.replay, layers=layers)
 
     def cones(self, ticks: float) -> float:
         """A time in light cones; NaN: information does not cross the graph. It is counted in ticks,

@@ -333,7 +333,7 @@ class Monitor:
         return Deadlines(
             torch.tensor(self.noted), *stacked["counts"].unbind(1), stacked["deviation"],
             stacked["error"], synchronous, None if self.score is None else self.score.metric, note,
-            self.settings.rule, (self.graph, self.settings, replay),
+            self.settings.rule, self.graph, self.settings, replay,
         )  # fmt: skip
 
     def report(

@@ -15,7 +15,7 @@ from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.soft import SoftEnergyConv, SoftEnergyGNN
 from hogwild.models.stack import Stack
 from hogwild.models.warm import Stream, WarmStart
-from hogwild.models.wrapping import WrappedGNN, wrap
+from hogwild.models.wrapped import WrappedGNN, wrap
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv", "EnergyGNN",
