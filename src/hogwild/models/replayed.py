@@ -1,6 +1,6 @@
-"""The user's forward with its convolutions recorded or replaced: on the whole graph
-(:class:`Recorded`), and on stars (:class:`WrappedProblem`), so that a trained model runs one node at
-a time."""
+"""The user's forward with its convolutions recorded or replaced, on the whole graph
+(:class:`Recorded`) and on stars (:class:`WrappedProblem`): a trained model runs one node at a time.
+"""
 
 from __future__ import annotations
 
