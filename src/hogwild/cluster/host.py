@@ -29,8 +29,8 @@ from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
 from hogwild.linalg.operator import Hessian, Tangent
-from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.ignn import EIGNNConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 from hogwild.solvers import Newton, SemismoothNewton

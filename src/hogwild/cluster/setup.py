@@ -151,7 +151,7 @@ def prepared(
     """Check a model and a graph, and cut the graph into parts in a folder; one worker in this
     process needs none."""
     found, folder = check_model(model), place.folder
-    conv = convolution(found)
+    convolution(found)  # raises where there is not exactly one
     inputs = Inputs.of(graph) if isinstance(graph, Data | Inputs) else None
     if isinstance(graph, str | Path):
         graph = opened(graph)
@@ -168,12 +168,6 @@ def prepared(
                 f"workers={count}, and the graph in {store.folder} is cut into {store.num_parts} "
                 f"parts; expected as many workers as parts"
             )
-    if getattr(conv, "normalize", True) is False and conv.hops == 1:
-        # The eigenvalue of the whole graph is not in the parts.
-        raise ConfigError(
-            "the model was built with normalize=False, which divides by an eigenvalue of the whole "
-            "graph; expected normalize=True for a graph in parts"
-        )
     if isinstance(store, Whole) and count == 1 and folder is None and place.address is None:
         yield Setup(found, store, None, inputs, None, place)
         return
