@@ -17,16 +17,10 @@ training loss therefore gets a penalty on the columns of the Jacobian at the sol
     p = \sum_{c} \bigl( \|J_{:,c}\|_1 - \mu \bigr)_+^2, \qquad
     J = \frac{\partial F}{\partial h}(h^*), \quad 0 < \mu < 1,
 
-which vanishes exactly where :math:`\|J\|_1 \le \mu`. Asynchronous updates that start near such a
-fixed point converge to it. The penalty only encourages this property, and only at one point.
-
-:meth:`ScarselliConv.contractivity` measures it. Updates converge in any order if the linearised map
-contracts in a *weighted block-maximum norm* :math:`\max_i \|h_i\|_i / v_i`. (In another norm it is
-not enough: 0.98 times a rotation by 2.25 radians of two scalar nodes contracts in the 2-norm, and
-diverges if the nodes update in turns.) The factor in that norm is at most
-:math:`\max_i (M v)_i / v_i \ge \rho(M)` for any v > 0 (Collatz & Wielandt), where M is :math:`|J|`
-entry by entry, or :math:`N_{ij} = \|\partial F_i / \partial h_j\|_2` block by block. Power
-iteration on v lowers the bound to :math:`\rho(M)`, and :math:`\rho(|J|) \le \|J\|_1`.
+which vanishes exactly where :math:`\|J\|_1 \le \mu`. Since :math:`\rho(|J|) \le \|J\|_1`, the
+linearised map then contracts in a weighted maximum norm over the nodes, and asynchronous updates
+that start near the fixed point converge to it. (A contraction in the 2-norm is not enough.) The
+penalty only encourages this property, and only at one point.
 """
 
 from __future__ import annotations
@@ -46,7 +40,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.tanh import TanhMap, TanhMLP
-from hogwild.ops import distinct, gather, mtm, mtv, mv, scatter
+from hogwild.ops import distinct, gather, mtm, mtv, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
@@ -61,29 +55,6 @@ OWN, HEARD = 0.3, 0.6
 embedding through u, ``HEARD`` in all embeddings through the messages of ``DEGREE`` neighbours.
 Their sum is below one, so that a fresh map contracts; ``tests/models/test_scarselli.py`` checks it.
 How the sum is shared between the two is a choice that no benchmark has tested."""
-
-
-@dataclass(frozen=True)
-class Contractivity:
-    r"""How much a map contracts *near one point*, graph by graph, [R, G] each.
-
-    The numbers describe the linearised map. Away from the point the map may expand, and a run that
-    starts far away may end elsewhere.
-
-    Attributes:
-        rho: The smaller of two upper bounds, on :math:`\rho(|J|)` and on the spectral radius of the
-            matrix of block norms. If it is below 1 at a fixed point, updates that start near enough
-            converge to the fixed point in any order and with any bounded delays.
-        one_norm: The largest column sum of absolute values, exact. Scarselli's penalty uses it.
-    """
-
-    rho: Tensor
-    one_norm: Tensor
-
-    @property
-    def asynchronous(self) -> Tensor:
-        """Whether asynchronous updates near the point return to it, if it is a fixed point."""
-        return self.rho < 1.0
 
 
 @dataclass
@@ -112,36 +83,6 @@ class Jacobian:
         """Sums of the absolute values of every column, [R, k, N]."""
         blocks, _, cols = self.blocks
         return scatter(blocks.abs().sum(1), cols, self.graph.num_nodes)
-
-    @torch.no_grad()
-    def contractivity(self, iterations: int = 500) -> Contractivity:
-        """Both contraction factors, from at most this many power iterations."""
-        one_norm = self.graph.norm(self.columns)
-        blocks = self.blocks[0]
-        norms = torch.linalg.matrix_norm(blocks.permute(0, 3, 1, 2), 2)[:, None, None]
-        rho = torch.minimum(self._perron(blocks.abs(), iterations), self._perron(norms, iterations))
-        return Contractivity(torch.minimum(rho, one_norm), one_norm)
-
-    def _perron(self, matrix: Tensor, iterations: int, rtol: float = 1e-6) -> Tensor:
-        """Upper bound [R, G] on the spectral radius of nonnegative blocks [R, c, c, M]."""
-        _, rows, cols = self.blocks
-        graph, n = self.graph, self.graph.num_nodes
-        v = matrix.new_ones(matrix.size(0), matrix.size(1), n)
-        least = torch.full_like(graph.norm(v), float("inf"))
-        for _ in range(iterations):
-            image = scatter(mv(matrix, gather(v, cols)), rows, n)
-            ratio = image / v
-            top = graph.norm(ratio)
-            least = torch.minimum(least, top)
-            # On a connected graph the smallest ratio is a lower bound.
-            if bool((top * graph.norm(1.0 / ratio) <= 1.0 + rtol).all()):
-                break
-            # A shift by a multiple of the identity damps the oscillation on bipartite graphs and
-            # keeps the eigenvectors. v stays positive, so that every v gives a bound.
-            v = image + 0.25 * graph.wide(top) * v
-            v = (v / graph.wide(graph.norm(v))).clamp_min(1e-100)
-            v = torch.where(torch.isfinite(v), v, 1.0)  # 0 / 0 on a graph whose Jacobian is zero
-        return least
 
 
 @kept
@@ -215,7 +156,7 @@ class ScarselliConv(ImplicitConv):
 
     With fresh parameters the map usually contracts on graphs of degree up to ten. During training
     the solve may fail (see ``on_failure``), find one of several fixed points, or find a fixed point
-    that asynchronous updates leave (see :meth:`contractivity`). The paper therefore does not count
+    that asynchronous updates leave. The paper therefore does not count
     this model among the true fixed-point GNNs.
 
     ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
@@ -320,20 +261,6 @@ class ScarselliConv(ImplicitConv):
             value: Tensor = problem.penalty(h, target).to(inputs.x.dtype)
         return value if self.replicas is not None else value[0]
 
-    def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
-        """How much the map contracts near embeddings h [N, k] or [R, N, k], in two norms:
-        [G] or [R, G] each.
-
-        The numbers describe this one point; they prove nothing about other points.
-        """
-        inputs = self.accept(inputs)
-        with self._precise(inputs), torch.no_grad():
-            problem, h = self._at(h, inputs)
-            found: Contractivity = problem.jacobian(h).contractivity()
-        if self.replicas is not None:
-            return found
-        return Contractivity(found.rho[0], found.one_norm[0])
-
 
 class ScarselliGNN(ImplicitGNN):
     """The original graph neural network: :class:`ScarselliConv` and the paper's readout. The
@@ -345,10 +272,4 @@ class ScarselliGNN(ImplicitGNN):
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
         features, layer = self.features(self.accept(inputs)), self._only("map")
         found: Tensor = layer.penalty(h, features, target=target)
-        return found
-
-    def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
-        """How much the map contracts near one point: :meth:`ScarselliConv.contractivity`."""
-        features, layer = self.features(self.accept(inputs)), self._only("map")
-        found: Contractivity = layer.contractivity(h, features)
         return found
