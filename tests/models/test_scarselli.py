@@ -238,7 +238,7 @@ def test_fresh_models_contract_up_to_degree_ten(k, widths):
     corner = conv.embed(Inputs(x, edge_index, None, batch), h0=torch.randn(n, k, **DOUBLE).sign())
     torch.testing.assert_close(corner.value, found.value, rtol=0, atol=1e-6)
     problem = conv.problem(Inputs(x, edge_index, None, batch)).detach()
-    blocks, rows, cols = problem.jacobian(found.value.mT).blocks
+    blocks, rows, cols = problem.jacobian(found.value.mT.detach()).blocks
     size = torch.zeros(10, k, n, k, n, **DOUBLE)
     size[:, :, rows, :, cols] = blocks.abs().permute(3, 0, 1, 2)
     assert float(torch.linalg.eigvals(size.view(10, k * n, k * n)).abs().max()) < 1.0
