@@ -20,9 +20,9 @@ import numpy as np
 from harness import RESULTS, table
 
 from hogwild.executors.deadlines import LEAST
-from hogwild.executors.price import shown, size
 from hogwild.files import write_atomically
 from hogwild.plots.style import CYCLE, GREY, INK, figure, need
+from hogwild.progress import shown, size
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, FIGURES, RECORDS = DOCS / "deadlines.md", DOCS / "figures", RESULTS / "deadlines"

@@ -29,7 +29,7 @@ from torch_geometric.data import Data
 
 import hogwild
 from hogwild.asynchrony.scenarios import swarm as moving
-from hogwild.executors.price import size
+from hogwild.progress import size
 from hogwild.tasks.trajectories import near
 
 MODELS = {

@@ -20,7 +20,7 @@ from tasks import rgg
 
 from hogwild import EnergyGNN
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import Objective
 from hogwild.rules import gradient_rule, message_rule

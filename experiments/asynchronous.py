@@ -37,6 +37,7 @@ from torch_geometric.data import Batch, Data
 
 from experiments import markdown, paper, scheduled
 from experiments.experiment import Cell, Experiment, Work
+from experiments.maximum import MaxGNN
 from experiments.record import Record, Training
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import EnergyGNN, SoftEnergyGNN
@@ -46,6 +47,7 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.problems.base import Objective
 from hogwild.training import Result
 from hogwild.training.ensemble import single
+from hogwild.training.registry import MODELS, Entry
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's settings."""
@@ -68,6 +70,7 @@ HOW = {
 """The further baselines of GCN and GAT."""
 RULES = {"tagged": "waiting", "resending": "resending", "caching": "caching"}
 """The rules of the baselines that are trained synchronously."""
+MODELS["max"] = Entry(MaxGNN, edges=True, exact=True)  # trained by name, like the others
 BASELINES = (*(f"{model}-{how}" for how in HOW for model in ("gcn", "gat")), "max")
 LABELS = paper.LABELS | {
     f"{model}-{how}": f"{model.upper()}{',' if how == 'scheduled' else ''} {what}"

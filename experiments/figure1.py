@@ -23,13 +23,12 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.nn import SimpleConv
 
-from experiments import figures, markdown
+from experiments import computation, figures, markdown
 from experiments.experiment import Cell, Experiment, Results, Work
 from experiments.record import Record
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import GCN, EnergyGNN, LayeredGNN
 from hogwild.models.base import Kind, Model
-from hogwild.plots import computation
 from hogwild.plots.charts import histograms
 from hogwild.plots.style import INK, figure
 

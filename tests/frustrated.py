@@ -13,8 +13,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph
 from hogwild.problems.base import Objective
-from hogwild_node.local import LocalEnergy
-from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 

@@ -25,6 +25,7 @@ from c_nodes import CC, CAgent, CNode, Library
 from kernel_cases import on_torch
 from torch_geometric.data import Batch, Data
 
+from experiments.maximum import MaxGNN
 from hogwild import (
     EIGNN,
     GAT,
@@ -33,7 +34,6 @@ from hogwild import (
     IGNN,
     EnergyGNN,
     Inputs,
-    MaxGNN,
     ScarselliGNN,
     Scenario,
     SoftEnergyGNN,
@@ -406,7 +406,6 @@ ENGINES = {
 }
 LONG = {
     "momentum": simulated("gradient", step="momentum"),
-    "guarded": simulated("guarded"),
     "small balls": simulated("balls", radius=1),
     "parts by gradient": cluster(3, "gradient"),
     "agents by gradient": agents("gradient"),
@@ -418,7 +417,7 @@ EVERY = ENGINES | LONG | {"actors": cluster(2, disorder=None)}
 
 # -- what is refused -------------------------------------------------------------------------------
 
-STEPS = ("messages", "gradient", "momentum", "guarded")
+STEPS = ("messages", "gradient", "momentum")
 BALLS = ("balls", "small balls")
 ROUNDS = ("caching", "waiting", "resending", "in step")
 TRACKS = ("track", "follow")
@@ -437,7 +436,7 @@ REFUSED = [
     ({"engine": ROUNDS, "model": (*ENERGIES, *MAPS)}, f"{UNFIT}|{ONE_WAY}"),
     ({"engine": (*STEPS, *TRACKS), "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
     ({"engine": (*BALLS, "resending"), "graph": ("directed",)}, ONE_WAY),
-    ({"engine": ("guarded", *BALLS), "model": STACKS}, "a stack of several layers"),
+    ({"engine": BALLS, "model": STACKS}, "a stack of several layers"),
     ({"engine": TRACKS, "replicas": (2,)}, "expected a model of one parameter set"),
     ({"engine": PARTS, "model": (*STACKS, *LAYERS)}, "expected one implicit layer"),
     ({"engine": PARTS, "graph": ("batch",)}, "a batch of 3 graphs; expected one graph"),

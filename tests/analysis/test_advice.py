@@ -32,7 +32,7 @@ def worst(found, wanted):
 def test_rules_are_compared():
     model = energy(beta=2.0)
     every = hogwild.robustness(model, exact(model), runs=1, compare="all")
-    assert list(every.compared) == ["messages", "gradient", "guarded", "balls"]
+    assert list(every.compared) == ["messages", "gradient", "balls"]
     seen = hogwild.robustness(model, exact(model), runs=3, compare="gradient")
     messages, gradient = (one.within() for one in seen.compared.values())
     assert messages.ticks < gradient.ticks
@@ -125,30 +125,24 @@ def test_bad_rules():
 def test_all_in_a_list_is_all():
     """As ``--compare all`` gives it."""
     seen = hogwild.robustness(energy(), DATA, runs=1, ticks=5, compare=("all",))
-    assert list(seen.compared) == ["messages", "gradient", "guarded", "balls"]
+    assert list(seen.compared) == ["messages", "gradient", "balls"]
 
 
 def test_rules_that_cannot_run_are_left_out_with_the_reason():
-    model = energy(beta=2.0)
-    lossy = hogwild.robustness(
-        model, exact(model), runs=1, compare="all", impairments=BernoulliLoss(0.3)
-    )
-    assert list(lossy.compared) == ["messages", "gradient", "balls"]
-    assert "rule='guarded' falls back" in lossy.left_out["guarded"]
-    assert "Left out: guarded: rule='guarded' falls back" in str(lossy)
-    with pytest.raises(ConfigError, match=r"rule='guarded' falls back.*or another rule"):
-        hogwild.robustness(model, DATA, compare="guarded", impairments=BernoulliLoss(0.3))
     stack = hogwild.EnergyGNN(3, out_channels=2, num_layers=2).double()
     deep = hogwild.robustness(stack, DATA, runs=1, compare="all", radius=1, ticks=50)
     assert list(deep.compared) == ["messages", "gradient"]
-    assert {*deep.left_out} == {"guarded", "balls"}
+    assert "rule='balls' was given for a stack" in deep.left_out["balls"]
+    assert "Left out: balls: rule='balls' was given for a stack" in str(deep)
+    with pytest.raises(ConfigError, match="rule='balls' was given for a stack"):
+        hogwild.robustness(stack, DATA, runs=1, compare="balls", ticks=5)
 
 
 def test_rules_that_are_compared_take_the_step_that_they_have():
     model = energy(beta=2.0)
     seen = hogwild.robustness(model, exact(model), runs=1, step="momentum", compare="all")
     steps = {rule: run.settings.step for rule, run in seen.others.items()}
-    assert steps == {"messages": "auto", "guarded": "momentum", "balls": "auto"}
+    assert steps == {"messages": "auto", "balls": "auto"}
     assert seen.run.settings.step == "momentum"
 
 

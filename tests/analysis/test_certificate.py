@@ -7,7 +7,8 @@ import torch
 from certified import CERTIFIED, data
 
 import hogwild
-from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN
+from experiments.maximum import MaxGNN
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs
 from hogwild.analysis.certify import certify
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,

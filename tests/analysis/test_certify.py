@@ -8,7 +8,8 @@ from certified import CERTIFIED, data
 from torch_geometric.data import Data
 
 import hogwild
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, ScarselliGNN
+from experiments.maximum import MaxGNN
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, ScarselliGNN
 from hogwild.analysis.certify import certify
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,

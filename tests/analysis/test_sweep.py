@@ -9,7 +9,8 @@ import hogwild
 from hogwild import GCN, IGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Latency, Stragglers
 from hogwild.errors import ConfigError
-from hogwild.executors.price import shown, size
+from hogwild.progress import shown, size
+from hogwild.rules import gradient_rule, register
 
 
 def test_cells():
@@ -128,23 +129,33 @@ def test_numpy_numbers_mean_the_same_as_python_numbers():
         hogwild.sweep(model, data, staggers=np.array([], int))
 
 
-def test_rules_that_cannot_run_everywhere_have_their_own_column():
-    """A guarded rule needs bounds, which unlimited loss does not have."""
+def test_rules_that_cannot_run_everywhere_have_their_own_column(monkeypatch):
+    monkeypatch.setattr("hogwild.rules._OWN", {})
+    made = []
+
+    def once(problem):
+        made.append(problem)
+        if len(made) > 1:
+            raise ConfigError("it runs once")
+        return gradient_rule(problem)
+
+    register("once", once)
+    register("always", gradient_rule)
     data = example(y=torch.zeros(6, 2).double())
     model = hogwild.EnergyGNN(3, out_channels=2, beta=2.0).double()
     found = hogwild.sweep(
         model, data, staggers=(2,), delays=(1,), losses=(0.0, 0.3), runs=1, compare="all"
     )
     rules = [(row["loss"], row["rule"]) for row in found.compared()]
-    assert (0.0, "guarded") in rules
-    assert (0.3, "guarded") not in rules
+    assert (0.0, "once") in rules
+    assert (0.3, "once") not in rules
     lines = str(found).splitlines()
     head = next(
-        line for line in lines if line.split()[-4:] == ["messages", "gradient", "guarded", "balls"]
+        line for line in lines if line.split()[-4:] == ["gradient", "balls", "once", "always"]
     )
     row = lines[lines.index(head) + 2]
     assert row.startswith("30%")
-    assert row.rstrip().endswith(")")  # balls keep their column
-    assert row.index("cannot run") > head.index("gradient")
-    assert row.index("cannot run") + len("cannot run") == head.index("guarded") + len("guarded")
-    assert "Left out where it cannot run: guarded: " in str(found)
+    assert row.rstrip().endswith(")")  # the last rule keeps its column
+    assert row.index("cannot run") > head.index("balls")
+    assert row.index("cannot run") + len("cannot run") == head.index("once") + len("once")
+    assert "Left out where it cannot run: once: " in str(found)

@@ -15,7 +15,7 @@ def test_info(capsys):
     assert main(["info", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["torch"] == torch.__version__
-    assert {"energy-edge", "gcn", "max"} <= set(found["models"])
+    assert {"energy-edge", "gcn", "scarselli"} <= set(found["models"])
     assert found["options"] == {"json": True}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = str(extras["optional-dependencies"])

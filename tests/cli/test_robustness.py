@@ -62,7 +62,7 @@ def test_plot(trained, tmp_path, capsys):
 def test_deadlines_and_other_rules(trained, printed, capsys):
     code, found = printed("robustness", "--compare", "all", "--runs", "2")
     assert code == 0
-    assert list(found["deadlines"]) == ["messages", "gradient", "guarded", "balls"]
+    assert list(found["deadlines"]) == ["messages", "gradient", "balls"]
     first = found["deadlines"]["messages"]
     assert first["looks"][0]["ticks"] == 0
     assert first["looks"][-1]["ticks"] == found["ticks"]

@@ -42,7 +42,7 @@ def test_other_rules_beside(trained, printed, capsys):
     assert main(["sweep", trained, "--task", TASK, *grid, "--compare", "all"]) == 0
     out = capsys.readouterr().out
     assert "until within 5 % of the synchronous error, by rule:" in out
-    assert "guarded" in out
+    assert "balls" in out
 
 
 def test_plot(trained, tmp_path, capsys):

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN, simulate
+from experiments.maximum import MaxGNN
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, ScarselliGNN, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
@@ -19,7 +20,7 @@ from hogwild.asynchrony.impairments import (
     Reordering,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.rules import fixed_point_rule, gradient_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 

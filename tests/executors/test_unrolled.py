@@ -308,10 +308,10 @@ def test_implicit_models_need_a_deadline_and_explicit_ones_have_none():
         asynchronous_forward(GCN(3, out_channels=2).double(), example(), updates=3)
     with pytest.raises(ConfigError, match=r"rule='caching' was given for a model with layers"):
         asynchronous_forward(GCN(3, out_channels=2).double(), example(), rule="caching")
-    with pytest.raises(ConfigError, match="rule='guarded' has no gradients"):
-        asynchronous_forward(model, implicit_data(), updates=2, rule="guarded")
+    with pytest.raises(ConfigError, match="rule='balls' has no gradients"):
+        asynchronous_forward(model, implicit_data(), updates=2, rule="balls")
     with torch.no_grad():  # but it has answers
-        out = asynchronous_forward(model, implicit_data(), updates=2, rule="guarded")
+        out = asynchronous_forward(model, implicit_data(), updates=2, rule="balls")
     assert out.shape == (9, 2)
     stack = EnergyGNN(3, out_channels=2, num_layers=2).double()
     with pytest.raises(ConfigError, match="num_layers=1"):

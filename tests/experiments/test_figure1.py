@@ -10,10 +10,10 @@ from matplotlib.image import imread
 
 from experiments import figure1
 from experiments.__main__ import main
+from experiments.computation import observe
 from experiments.figure1 import BITS, linear_graph, picture, unit_gnn
 from experiments.registry import EXPERIMENTS
 from hogwild import simulate
-from hogwild.plots.computation import observe
 
 PNG = b"\x89PNG"
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from helpers import DOUBLE
 
-from hogwild import Inputs, MaxGNN, ScarselliGNN
-from hogwild.models import MaxConv, ScarselliConv
+from experiments.maximum import MaxConv, MaxGNN
+from hogwild import Inputs, ScarselliGNN
+from hogwild.models import ScarselliConv
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 

@@ -5,7 +5,7 @@ from helpers import refused
 
 from hogwild import EnergyConv
 from hogwild.errors import ConfigError
-from hogwild.models import EIGNNConv, GSDConv, IGNNConv, MaxConv, ScarselliConv
+from hogwild.models import EIGNNConv, GSDConv, IGNNConv, ScarselliConv
 from hogwild.solvers import Newton, Picard
 
 NAN = float("nan")
@@ -60,7 +60,6 @@ OWN = {
         ({"kappa": -0.5}, ["kappa=-0.5", "between 0 and 1"]),
         ({"kappa": NAN}, ["kappa=nan", "between 0 and 1"]),
         ({"act": "gelu"}, ["'gelu'", "relu", "tanh", "expansive"]),
-        ({"constraint": "clip"}, ["'clip'", "parametrise", "project"]),
         *SOLVERS,
         *WIDTHS,
     ],
@@ -74,13 +73,6 @@ OWN = {
     ],
     ScarselliConv: [
         ({"message_channels": 0}, ["message_channels=0"]),
-        ({"edge_dim": 0}, ["edge_dim=0"]),
-        *SOLVERS,
-        *WIDTHS,
-    ],
-    MaxConv: [
-        ({"least": 0.0}, ["least=0.0", "positive"]),
-        ({"least": NAN}, ["least=nan", "positive"]),
         ({"edge_dim": 0}, ["edge_dim=0"]),
         *SOLVERS,
         *WIDTHS,

@@ -7,7 +7,8 @@ import torch
 from helpers import chain
 from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN
+from experiments.maximum import MaxGNN
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN
 from hogwild.errors import ConfigError
 from hogwild.models import Explained
 

@@ -16,7 +16,7 @@ from hogwild import (
     EnergyGNN,
     Inputs,
     LayeredGNN,
-    MaxGNN,
+    ScarselliGNN,
     SoftEnergyGNN,
 )
 from hogwild.errors import AsynchronyError, ConfigError
@@ -155,10 +155,9 @@ def test_a_replica(tmp_path):
         (lambda: EnergyGNN(3, out_channels=1, rounds=2), "rounds=2"),
         (lambda: EnergyGNN(3, out_channels=1, num_layers=2), "Stack"),
         (lambda: EnergyGNN(3, out_channels=1, pool="mean"), "predicts for whole graphs"),
-        (lambda: IGNN(3, out_channels=1, normalize=False), "eigenvalue of the whole graph"),
         (
-            lambda: MaxGNN(3, out_channels=1),
-            "MaxConv cannot run without torch; expected a SoftEnergyConv",
+            lambda: ScarselliGNN(3, out_channels=1),
+            "ScarselliConv cannot run without torch; expected a SoftEnergyConv",
         ),
         (lambda: GAT(3, out_channels=1), "plain GCN"),
         (lambda: LayeredGNN([GATConv(4, 4)], 3, out_channels=1), "plain GCN"),

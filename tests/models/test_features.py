@@ -22,7 +22,6 @@ from hogwild.models import (
     EnergyGNN,
     Features,
     GSDConv,
-    MaxGNN,
     ScarselliGNN,
     SoftEnergyGNN,
 )
@@ -36,7 +35,6 @@ MODELS = {
     "stacked ignn": lambda **o: IGNN(3, out_channels=2, num_layers=2, act="leaky_relu", **o),
     "eignn": lambda **o: EIGNN(3, out_channels=2, **o),
     "scarselli": lambda **o: ScarselliGNN(3, out_channels=2, edge_dim=2, **o),
-    "max": lambda **o: MaxGNN(3, out_channels=2, edge_dim=2, **o),
     "soft": lambda **o: SoftEnergyGNN(3, out_channels=2, edge_dim=2, hidden_channels=4, **o),
     "stacked soft": lambda **o: SoftEnergyGNN(
         3, out_channels=2, hidden_channels=4, num_layers=2, encoder=None, **o
@@ -105,7 +103,6 @@ def test_everything_sees_standardised_features(name):
         ("stacked soft", "gradient"),
         ("ignn", "auto"),
         ("gcn", "auto"),
-        ("max", "auto"),
     ],
 )
 def test_simulate_and_certify_see_them_too(name, rule):
@@ -219,7 +216,7 @@ def test_missing_edge_features_to_standardise_by():
 
 
 def test_nan_in_the_targets_is_not_the_solvers_fault():
-    for make in (MODELS["energy-edge"], MODELS["ignn"], MODELS["eignn"], MODELS["max"]):
+    for make in (MODELS["energy-edge"], MODELS["ignn"], MODELS["eignn"]):
         model = make().double()
         data = graph(model.features.edges is not None)
         out = model(data.x, data.edge_index, data.edge_attr)

@@ -12,9 +12,9 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCNConv
 
 import hogwild
-from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, Inputs, LayeredGNN, MaxGNN, Readout
+from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, Inputs, LayeredGNN, Readout
 from hogwild.errors import ConfigError, DTypeError, FeatureError, GraphError, InputError
-from hogwild.models import GSDConv, IGNNConv, ImplicitConv, Kind, MaxConv, ScarselliConv, Stack
+from hogwild.models import GSDConv, IGNNConv, ImplicitConv, Kind, ScarselliConv, Stack
 from hogwild.solvers import Picard
 
 X, EDGES = torch.randn(4, 3), chain(4)
@@ -61,7 +61,7 @@ def test_arguments_that_do_not_fit(make, says):
         make()
 
 
-@pytest.mark.parametrize("make", [EnergyConv, GSDConv, IGNNConv, MaxConv, ScarselliConv])
+@pytest.mark.parametrize("make", [EnergyConv, GSDConv, IGNNConv, ScarselliConv])
 def test_out_channels_of_a_layer_is_its_width(make):
     layer = make(3, out_channels=4)
     assert layer.hidden_channels == layer.out_channels == layer(X, EDGES).size(-1) == 4
@@ -140,10 +140,8 @@ ATTR, WEIGHT = torch.randn(6, 2), torch.rand(6)
         (GCN, {"edge_attr": ATTR}, FeatureError, "edge_weight=", "edge_dim="),
         (IGNN, {"edge_attr": ATTR}, FeatureError, "edge_weight=", "edge_dim="),
         (GAT, {"edge_attr": ATTR}, FeatureError, "edge_dim=2", "edge_weight="),
-        (MaxGNN, {"edge_attr": ATTR}, FeatureError, "edge_dim=2", "edge_weight="),
         (EnergyGNN, {"edge_attr": ATTR}, FeatureError, "edge_dim=2.*edge_weight=", "None"),
         (GAT, {"edge_weight": WEIGHT}, GraphError, r"edge_attr=.*edge_dim=1", "leave"),
-        (MaxGNN, {"edge_weight": WEIGHT}, GraphError, r"edge_attr=.*edge_dim=1", "leave"),
     ],
 )
 def test_advice_on_edges_is_true_of_the_model(model, given, error, does, never):

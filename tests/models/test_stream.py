@@ -4,7 +4,7 @@ import pytest
 import torch
 from motion import joining, ring
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, MaxGNN, Stream
+from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Stream
 from hogwild.errors import FeatureError
 from hogwild.linalg import fronts
 
@@ -13,7 +13,6 @@ MODELS = {
     "gsd": lambda: GSDGNN(3, out_channels=2),
     "ignn": lambda: IGNN(3, out_channels=2),
     "eignn": lambda: EIGNN(3, out_channels=2),
-    "max": lambda: MaxGNN(3, out_channels=2),
     "gcn": lambda: GCN(3, out_channels=2),
     "stack": lambda: EnergyGNN(3, out_channels=2, num_layers=2),
     "replicas": lambda: EnergyGNN(3, out_channels=2, replicas=3),

@@ -20,8 +20,7 @@ from hogwild_node.errors import SetupError
 from hogwild_node.local import LocalEnergy
 from hogwild_node.model import NodeModel
 from hogwild_node.rules import FixedPointRule, GradientRule, MessageRule
-from hogwild_node.transports.faulty import FaultyTransport
-from hogwild_node.transports.memory import MemoryNetwork
+from hogwild_node.transports.memory import FaultyTransport, MemoryNetwork
 from hogwild_node.transports.udp import UDPTransport
 from hogwild_node.transports.zenoh import ZenohTransport
 

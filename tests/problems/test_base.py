@@ -10,7 +10,8 @@ from tiny_nodes import PAIRWISE, pairwise
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs, MaxGNN, ScarselliGNN
+from experiments.maximum import MaxGNN
+from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs, ScarselliGNN
 from hogwild.graph import Star
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library

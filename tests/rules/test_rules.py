@@ -48,7 +48,7 @@ def test_it_fits_the_problems_of_its_kind(own):
         inputs = hogwild.Inputs.of(PATH)
         assert list(fitting(ignn.problem(inputs))) == ["fixed-point", "balls", "map"]
         assert list(fitting(energy.problem(inputs))) == [
-            "messages", "gradient", "guarded", "balls", "ours",
+            "messages", "gradient", "balls", "ours",
         ]  # fmt: skip
         with pytest.raises(ConfigError, match="does not fit this model"):
             hogwild.simulate(ignn, PATH, rule=own)

@@ -36,7 +36,6 @@ def trajectory(task, **options):
         ("gsdgnn", 4, 10),
         ("gcn", None, 30),
         ("scarselli", None, 8),
-        ("max", 4, 10),
     ],
 )
 def test_folds_together_and_alone(model, batch_size, epochs):

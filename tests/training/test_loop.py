@@ -63,7 +63,7 @@ def test_patience():
     assert "2 stopped early" in result.summary()
 
 
-@pytest.mark.parametrize("model", ["energy-edge", "gcn", "scarselli", "gsdgnn", "max"])
+@pytest.mark.parametrize("model", ["energy-edge", "gcn", "scarselli", "gsdgnn"])
 def test_one_replica_fails_alone(model):
     on_failure = "ignore" if model == "gsdgnn" else "raise"
     options = {"model": model, "epochs": 10, "replicas": 3, "on_failure": on_failure}

@@ -84,7 +84,7 @@ def test_dragging_changes_the_graph(viewer):
 def test_models_rules_tasks_and_features_can_be_chosen(viewer):
     viewer.send(do="side", side=1, model="energy", rule="gradient")
     viewer.until(lambda v: v.scene["sides"][1]["rule"] == "gradient", "no gradient steps")
-    assert viewer.scene["sides"][1]["rules"] == ["messages", "gradient", "guarded", "balls"]
+    assert viewer.scene["sides"][1]["rules"] == ["messages", "gradient", "balls"]
     viewer.send(do="world", task="rumour", nodes=12, seed=2)
     viewer.until(lambda v: v.scene["task"]["name"] == "rumour", "no other task")
     assert viewer.scene["told"] is not None

@@ -1,17 +1,13 @@
 """The computations of one node of a network, with NumPy only: no torch, no PyG.
 
-A node has a model (:mod:`~hogwild_node.energy`, :mod:`~hogwild_node.contraction`,
-:mod:`~hogwild_node.layers`), a rule (:mod:`~hogwild_node.rules`) and its edges
-(:class:`~hogwild_node.star.Star`). ``hogwild`` runs the same code on whole graphs in torch, because
-the code uses the array API (:mod:`~hogwild_node.ops`).
+A node has a problem (:mod:`~hogwild_node.problems`, :mod:`~hogwild_node.soft`), a rule
+(:mod:`~hogwild_node.rules`) and its edges (:class:`~hogwild_node.star.Star`). ``hogwild`` runs
+the same code on whole graphs in torch, because it uses the array API (:mod:`~hogwild_node.ops`).
 """
 
-from hogwild_node.contraction import Contraction
-from hogwild_node.energy import GSD, Energy
-from hogwild_node.layers import GCN, GCNLayer, LocalLayers
-from hogwild_node.local import BothSides, LocalEnergy, LocalMap
+from hogwild_node.local import BothSides, LocalEnergy, LocalMap, LocalQuadratic
 from hogwild_node.ops import namespace
-from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.problems import GCN, GSD, Contraction, Energy, GCNLayer, LocalLayers
 from hogwild_node.rules import (
     CachingRule,
     FixedPointRule,

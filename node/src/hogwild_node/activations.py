@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hogwild_node.ops import Array, namespace
 
@@ -116,3 +117,48 @@ SQUAREPLUS = Activation(
 r""":math:`(a + \sqrt{a^2 + 4}) / 2`, whose curvature has heavier tails."""
 
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
+
+
+# -- nonexpansive functions: a contraction followed by one on every entry is a contraction ---------
+
+
+def identity(a: Array) -> Array:
+    return a
+
+
+def _identity_slope(a: Array) -> Array:
+    return namespace(a).ones_like(a)
+
+
+def tanh(a: Array) -> Array:
+    return namespace(a).tanh(a)
+
+
+def _tanh_slope(a: Array) -> Array:
+    return 1.0 - namespace(a).tanh(a) ** 2
+
+
+def leaky_relu(a: Array, negative_slope: float = 0.0) -> Array:
+    """:math:`\\max(a, 0) + s \\min(a, 0)`; a ReLU by default."""
+    return namespace(a).leaky_relu(a, negative_slope)
+
+
+def _leaky_relu_slope(a: Array, negative_slope: float = 0.0) -> Array:
+    return namespace(a).where(a > 0.0, namespace(a).ones_like(a), negative_slope)
+
+
+class Nonexpansive(NamedTuple):
+    r"""A function with :math:`|\phi(a) - \phi(b)| \le |a - b|`, its slope, and the function in C,
+    where ``{s}`` is the negative slope."""
+
+    value: Callable[..., Array]
+    slope: Callable[..., Array]
+    c: str
+
+
+NONEXPANSIVE = {
+    "identity": Nonexpansive(identity, _identity_slope, "(a)"),
+    "relu": Nonexpansive(leaky_relu, _leaky_relu_slope, "hog_leaky(a, {s})"),
+    "leaky_relu": Nonexpansive(leaky_relu, _leaky_relu_slope, "hog_leaky(a, {s})"),
+    "tanh": Nonexpansive(tanh, _tanh_slope, "HOG_TANH(a)"),
+}

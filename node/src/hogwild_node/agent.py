@@ -57,7 +57,7 @@ from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.packets import DATA, HALF, HELLO, PRECISIONS, WORD, BadPacket, Header, behind
 from hogwild_node.registers import Reading, Registers, State, Work
-from hogwild_node.transport import Transport
+from hogwild_node.transports import Transport
 
 HELLO_PERIOD = 0.2
 """Seconds between two hellos with the same content to a neighbour that has not acknowledged."""

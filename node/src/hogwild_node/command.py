@@ -28,7 +28,7 @@ from hogwild_node.link import Link
 from hogwild_node.model import NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.options import TRANSPORTS, edges, interval, numbers, settings
-from hogwild_node.transport import Transport
+from hogwild_node.transports import Transport
 
 if TYPE_CHECKING:
     from hogwild_node.ros2 import StatusPublisher
@@ -80,7 +80,7 @@ def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
     cut = frozenset(cut.split(",") if isinstance(cut, str) else map(str, cut))
     if not loss and not delay[1] and not cut:
         return transport
-    from hogwild_node.transports.faulty import FaultyTransport
+    from hogwild_node.transports.memory import FaultyTransport
 
     out = FaultyTransport(transport, loss=loss, delay=delay, seed=int(found.get("seed", 0)))
     if cut:

@@ -31,9 +31,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.local import LocalEnergy, LocalMap, LocalQuadratic
 from hogwild_node.ops import Array
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 
 MOST = 1000

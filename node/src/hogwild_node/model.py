@@ -18,16 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from hogwild_node import model_file, networks, nonexpansive, soft
-from hogwild_node.activations import ACTIVATIONS
-from hogwild_node.contraction import Contraction
-from hogwild_node.energy import GSD, Energy
+from hogwild_node import model_file, networks, soft
+from hogwild_node.activations import ACTIVATIONS, NONEXPANSIVE
 from hogwild_node.errors import ModelFileError, SetupError
-from hogwild_node.layers import GCN, GCNLayer
 from hogwild_node.local import BothSides, LocalEnergy, LocalMap
 from hogwild_node.model_file import ModelFile
 from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.ops import Array, namespace
+from hogwild_node.problems import GCN, GSD, Contraction, Energy, GCNLayer
 from hogwild_node.round import Round
 from hogwild_node.rules import CachingRule, FixedPointRule, GradientRule, MessageRule, Rule
 from hogwild_node.rules.layered import OverwritingRule
@@ -418,7 +416,7 @@ class ContractionModel(NodeModel):
         edge, loop = part.renormalised()
         features = self._nodes(part.own)
         bias = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
-        act, slope = _ACTS[self.config["act"]], _SLOPES[self.config["act"]]
+        act, slope, _ = NONEXPANSIVE[self.config["act"]]
         if self.config["act"] == "leaky_relu":
             options = {"negative_slope": self.config["negative_slope"]}
             act, slope = partial(act, **options), partial(slope, **options)
@@ -441,7 +439,7 @@ class GCNModel(NodeModel):
         for i in range(self.config["num_layers"]):
             weight = self.tensors[f"conv.layers.{i}.conv.lin.weight"][None]
             bias = self.tensors.get(f"conv.layers.{i}.conv.bias", np.zeros(k)).reshape(1, k, 1)
-            layers.append(GCNLayer(weight, bias, _ACTS[self.config["act"]]))
+            layers.append(GCNLayer(weight, bias, NONEXPANSIVE[self.config["act"]].value))
         widths = (k,) * (len(layers) + 1)
         return GCN(encoded, tuple(layers), edge, loop, widths)
 
@@ -454,18 +452,6 @@ class GCNModel(NodeModel):
         return rule(local, star, self.channels)
 
 
-_ACTS: dict[str, Any] = {
-    "identity": nonexpansive.identity,
-    "relu": nonexpansive.leaky_relu,
-    "leaky_relu": nonexpansive.leaky_relu,
-    "tanh": nonexpansive.tanh,
-}
-_SLOPES: dict[str, Any] = {
-    "identity": nonexpansive.identity_slope,
-    "relu": nonexpansive.leaky_relu_slope,
-    "leaky_relu": nonexpansive.leaky_relu_slope,
-    "tanh": nonexpansive.tanh_slope,
-}
 MODELS: dict[str, type[NodeModel]] = {
     "energy": EnergyModel,
     "denoising": DenoisingModel,

@@ -23,9 +23,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hogwild_node.local import LocalQuadratic
 from hogwild_node.ops import Array, namespace
 from hogwild_node.picnn import Context, Tape, join
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import EDGES, FIXED, NODES, OnGraph, over
 

@@ -24,9 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hogwild_node.local import LocalEnergy
+from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.executors.deadlines import NEAR, Deadlines
-from hogwild.executors.price import Price, aligned, shown, size
+from hogwild.executors.deadlines import NEAR, Deadlines, Price
 from hogwild.models.base import Kind
+from hogwild.progress import aligned, shown, size
 
 if TYPE_CHECKING:
     from hogwild.analysis.robustness import Robustness
@@ -107,7 +107,7 @@ def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
 def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     """What would help one of them to be in time earlier."""
     price = one.within(share)
-    rule = one.way.settings.rule
+    rule = one.settings.rule
     cone = one.cone
     if not cone.crossed:
         return "What would help: a network on which word can cross the graph at all"
@@ -117,7 +117,7 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
             f"synchronous answer"
         )
     if price is None:
-        other = f", or {BALLS}" if rule in ("gradient", "messages", "guarded") else ""
+        other = f", or {BALLS}" if rule in ("gradient", "messages") else ""
         return f"What would help {name}: more ticks, if runs still come nearer{other}"
     if price.ticks == 0:
         return (
@@ -140,7 +140,6 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         "gradient": f"rule='messages', which needs fewer updates as a rule, in larger packets; "
         f"{BALLS}; {aim}; {convex}",
         "messages": f"{BALLS}; {aim}; {convex}",
-        "guarded": f"{BALLS}; {aim}; {convex}",
         "balls": "a larger radius: one that reaches every node is exact once word has crossed",
         "fixed-point": f"{BALLS}; training with a smaller kappa or modulus of contraction",
         "waiting": "rule='caching', in which nobody waits",

@@ -24,7 +24,8 @@ ticks old: steps are larger, and the rate follows from the condition number.
 *Optimisation-based models under messages* converge on every graph if their energies are
 :attr:`~hogwild_node.local.LocalEnergy.dominated` (``GSDGNN``). Others converge from near the answer
 if their echo is below one (:mod:`hogwild.analysis.echoes`), and are observed to converge from far
-away. The rule ``"guarded"`` converges always.
+away. Gradient steps with
+``step="certified"`` always converge.
 
 *Fixed-point models* converge where the map contracts in a weighted *maximum* norm over the nodes:
 the error shrinks by a factor κ every S + D ticks. A contraction in another norm, as in the paper's
@@ -73,7 +74,7 @@ from hogwild.analysis.energies import certify_energy
 from hogwild.analysis.fixed_points import certify_fixed_point
 from hogwild.analysis.nearby import Nearby, dominance, split
 from hogwild.errors import AsynchronyError, ConfigError, is_number
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import LARGEST
 from hogwild.models.base import Conv, GraphModule, Kind
@@ -220,7 +221,7 @@ def _stack(
     model: GraphModule, stack: StackProblem, inputs: Inputs, settings: Settings
 ) -> Certificate:
     """Level by level, with the levels below at their answers."""
-    if settings.rule in ("guarded", "balls"):
+    if settings.rule == "balls":
         reason = "it cannot run under this rule, which needs a problem that does not move"
         return Certificate(model.kind, False, reason)
     solved = [level.value for level in model.solutions(inputs)]

@@ -26,7 +26,7 @@ from scipy.sparse.linalg import spsolve
 from torch import Tensor
 
 from hogwild.problems.base import Objective
-from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.local import LocalQuadratic
 from hogwild_node.rules.elimination import Clusters, Elimination, Messages, Point, rows
 
 PASSES = 5000

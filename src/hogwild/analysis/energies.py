@@ -21,7 +21,7 @@ from hogwild.analysis.certificate import (
 )
 from hogwild.analysis.echoes import Echoes
 from hogwild.analysis.nearby import Nearby, dominance, flat, split
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
@@ -61,7 +61,7 @@ def certify_energy(
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
-    if settings.rule in ("messages", "guarded"):
+    if settings.rule == "messages":
         return _messages(facts, settings, problem, h)
     return _gradient(facts, settings, problem, h, drift, letters)
 
@@ -87,8 +87,6 @@ def _gradient(
             f"steps of step={step!r} are observed to converge; nothing is proved about them. "
             f"step='certified' is proved"
         )
-        if step == "momentum":
-            reason += ", and so is rule='guarded' with step='momentum'"
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)
     stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
@@ -181,8 +179,6 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
     """What is proved of messages."""
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
-    if settings.rule == "guarded" and settings.step == "momentum":
-        return _guarded(facts, settings)  # echoes and their rate are of messages
     echo = None
     if h[0].numel() <= LARGEST:
         echo = Echoes(problem, h.to(torch.float64)).echo()
@@ -192,8 +188,6 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
             stagger, period = settings.bounds[0], sum(settings.bounds)
             needed = echo.periods * period / (0.5 * (stagger + 1))
             facts.local = Local("messages", echo.radius, period, needed)
-    if settings.rule == "guarded":
-        return _guarded(facts, settings)
     weights = problem.weights()
     if problem.node.dominated and weights is not None and not settings.error:
         reason = (
@@ -223,24 +217,8 @@ def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Ten
             "answer to (echo at least 1)"
         )
     if facts.step is not None:
-        reason += ". rule='gradient' with step='certified' is proved, and so is rule='guarded'"
+        reason += ". rule='gradient' with step='certified' is proved"
     return replace(facts, reason=reason)
-
-
-def _guarded(facts: Certificate, settings: Settings) -> Certificate:
-    """What is proved of messages, or steps with momentum, that fall back to certified steps."""
-    if settings.bounds is None or settings.error:
-        reason = (
-            "the rule falls back to gradient steps of certified size, which need a bound on the "
-            "staleness and packets that are not wrong: bound the impairments (burst=...)"
-        )
-        return replace(facts, reason=reason)
-    what = "steps with momentum" if settings.step == "momentum" else "messages"
-    reason = (
-        f"either {what} bring every node to rest where its gradient vanishes, or all nodes fall "
-        f"back to gradient steps of certified size, which converge from anywhere; no rate is proved"
-    )
-    return replace(facts, guaranteed=True, reason=reason).under(settings)
 
 
 def _pairwise_rate(problem: Objective, h: Tensor, weights: Tensor) -> float:

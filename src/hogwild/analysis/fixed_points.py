@@ -15,7 +15,7 @@ from hogwild.analysis.certificate import (
     worth,
     wrong_packets,
 )
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.models.base import Kind
 from hogwild.problems.base import FixedPoint
 

@@ -26,7 +26,7 @@ from scipy.sparse.linalg import splu
 from torch import Tensor
 
 from hogwild.problems.base import Objective
-from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.local import LocalQuadratic
 
 Matrix: TypeAlias = csr_matrix
 ROUNDING = 1e-12

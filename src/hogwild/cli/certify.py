@@ -20,7 +20,7 @@ class Options(Setting):
     Examples:
       hogwild certify runs/chains
       hogwild certify runs/chains --rule gradient --step certified
-      hogwild certify runs/chains --rule guarded
+      hogwild certify runs/chains --rule gradient --step certified
       hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01 --exchange exact
       hogwild certify runs/chains --impair loss=0.3,burst=5 --json
       hogwild certify runs/chains --rule gradient --step certified --drift 0.001
@@ -36,7 +36,7 @@ class Options(Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.certify`."""
     from hogwild.analysis.certify import certify
-    from hogwild.executors.settings import Settings
+    from hogwild.executors.simulation import Settings
 
     found = options.chosen()
     passed = options.passed(Settings)

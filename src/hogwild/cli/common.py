@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "guarded", "balls", "fixed-point", "caching", "overwriting",
+    "gradient", "messages", "balls", "fixed-point", "caching", "overwriting",
     "waiting", "resending",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""

@@ -21,8 +21,8 @@ from hogwild.kernels.energy import Sizes
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.kernels.posing import Design
 from hogwild_node.activations import ACTIVATIONS
-from hogwild_node.energy import Energy
 from hogwild_node.picnn import Context
+from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, momentum, retreat, trust
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.gradient import GradientRule

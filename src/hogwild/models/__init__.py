@@ -1,18 +1,16 @@
 """The models, as PyG-style modules."""
 
 from hogwild.models.base import Conv, Kind, Model
-from hogwild.models.contraction import IGNN, IGNNConv
-from hogwild.models.eignn import EIGNN, EIGNNConv
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.explained import Explained
 from hogwild.models.explicit import GAT, GCN
 from hogwild.models.features import Features
 from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
+from hogwild.models.ignn import EIGNN, IGNN, EIGNNConv, IGNNConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import LayeredGNN, Layers
 from hogwild.models.layers import LayeredProblem
-from hogwild.models.maximum import MaxConv, MaxGNN
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.soft import SoftEnergyConv, SoftEnergyGNN
@@ -24,7 +22,7 @@ from hogwild.models.wrapping import WrappedGNN, wrap
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv", "EnergyGNN",
     "Explained", "Features", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN",
-    "LayeredProblem", "Layers", "MaxConv", "MaxGNN", "Model", "Readout", "ScarselliConv",
+    "LayeredProblem", "Layers", "Model", "Readout", "ScarselliConv",
     "ScarselliGNN", "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN",
     "wrap",
 ]  # fmt: skip

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hogwild.models.layer import Layer
 from hogwild.models.locality import AllEdges, normalises
-from hogwild_node.layers import GCN, GCNLayer
-from hogwild_node.nonexpansive import identity, leaky_relu, tanh
+from hogwild_node.activations import identity, leaky_relu, tanh
+from hogwild_node.problems import GCN, GCNLayer
 
 _ACTS: dict[str, Callable[..., Any]]
 _ACTS = {"identity": identity, "relu": leaky_relu, "tanh": tanh}

@@ -57,7 +57,7 @@ from hogwild.ops import gather, scatter, scatter_into
 from hogwild.problems.base import Evaluation, Objective
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
-from hogwild_node.energy import GSD
+from hogwild_node.problems import GSD
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 

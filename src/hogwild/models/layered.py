@@ -35,7 +35,7 @@ from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_nee
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
-from hogwild_node.layers import LocalLayers
+from hogwild_node.problems import LocalLayers
 
 
 @dataclass(eq=False)

@@ -1,5 +1,5 @@
 r"""The layers of an explicit model on one graph, as the rules use them
-(:mod:`hogwild_node.layers`).
+(:mod:`hogwild_node.problems`).
 
 In :class:`~hogwild.LayeredGNN` the state and the value of a node are both its embedding
 :math:`h_i^\ell`. In a wrapped model (:func:`hogwild.wrap`) the value is the input of the ℓ-th
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hogwild.graph import Graph, Star
-from hogwild_node.layers import LocalLayers
+from hogwild_node.problems import LocalLayers
 
 
 @dataclass(eq=False)

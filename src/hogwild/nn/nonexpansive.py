@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError
 from hogwild.nn.activations import named
-from hogwild_node import nonexpansive as functions
+from hogwild_node.activations import NONEXPANSIVE as FUNCTIONS
 
 FINE, FAR = 100.0, 1e12
 """The test grid has a spacing of 0.01 within ±FINE and of 1 % from there to ±FAR."""
@@ -104,19 +104,14 @@ def leaky_relu(negative_slope: float = 0.1) -> Nonexpansive:
     """A leaky ReLU; its negative slope lies between -1 and 1."""
     return Nonexpansive(
         "leaky_relu",
-        partial(functions.leaky_relu, negative_slope=negative_slope),
-        partial(functions.leaky_relu_slope, negative_slope=negative_slope),
+        partial(FUNCTIONS["leaky_relu"].value, negative_slope=negative_slope),
+        partial(FUNCTIONS["leaky_relu"].slope, negative_slope=negative_slope),
     )
 
 
 NONEXPANSIVE = {
-    act.name: act
-    for act in (
-        Nonexpansive("relu", functions.leaky_relu, functions.leaky_relu_slope),
-        leaky_relu(),
-        Nonexpansive("tanh", functions.tanh, functions.tanh_slope),
-        Nonexpansive("identity", functions.identity, functions.identity_slope),
-    )
+    name: leaky_relu() if name == "leaky_relu" else Nonexpansive(name, act.value, act.slope)
+    for name, act in FUNCTIONS.items()
 }
 
 

@@ -1,4 +1,4 @@
-"""Pictures of computation graphs, runs, sweeps and trainings.
+"""Pictures of runs, sweeps and trainings.
 
 Matplotlib is an extra (``pip install 'hogwild-gnn[plots]'``), loaded when a picture is drawn. Every
 function returns the figure, and writes it to ``path`` if one is given; the ending of the path (png,
@@ -6,11 +6,7 @@ pdf, svg) is the format.
 """
 
 from hogwild.plots.charts import convergence, curves, heatmap, output_histogram
-from hogwild.plots.computation import ComputationGraph, computation_graph
 from hogwild.plots.deadlines import deadlines
 from hogwild.plots.motion import tracking
 
-__all__ = [
-    "ComputationGraph", "computation_graph", "convergence", "curves", "deadlines", "heatmap",
-    "output_histogram", "tracking",
-]  # fmt: skip
+__all__ = ["convergence", "curves", "deadlines", "heatmap", "output_histogram", "tracking"]

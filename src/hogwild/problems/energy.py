@@ -25,8 +25,8 @@ from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mtm, mtv, mv, scatter
 from hogwild.problems.base import Evaluation, Objective, Recipe
-from hogwild_node.energy import Energy
-from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.local import LocalQuadratic
+from hogwild_node.problems import Energy
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 

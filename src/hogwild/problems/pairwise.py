@@ -24,9 +24,8 @@ from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mv, scatter
 from hogwild.problems.base import Evaluation, Objective
-from hogwild_node.local import LocalEnergy
+from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 from hogwild_node.tree import FIXED, arrays, over
 

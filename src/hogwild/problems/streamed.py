@@ -6,7 +6,7 @@ networks' gates and biases, which depend on features only, are kept for the firs
 (:data:`KEEP`) and computed again in every pass for all others. Memory is a few numbers for each
 node and edge, and a constant.
 
-**The Hessian.** Of the second-order models of the local energies (:class:`~hogwild_node.quadratic.
+**The Hessian.** Of the second-order models of the local energies (:class:`~hogwild_node.local.
 LocalQuadratic`) a product with the Hessian needs, for each edge, :math:`G_e = (J_e; X_e)`, and for
 each node :math:`U_i` and :math:`B_i` with the curvatures :math:`C_e` of all edges out of i:
 
@@ -32,7 +32,7 @@ from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mtm, mtv, mv, scatter_into
 from hogwild.problems.base import Evaluation, Objective, Recipe
 from hogwild.problems.energy import EnergyProblem
-from hogwild_node.energy import Energy
+from hogwild_node.problems import Energy
 from hogwild_node.round import Linear, Pullback, Round, RoundTape
 from hogwild_node.star import Star
 from hogwild_node.tree import FIXED, NODES, SHARED, OnGraph, arrays, over

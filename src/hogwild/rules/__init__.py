@@ -14,7 +14,7 @@ from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
 from hogwild.rules.stack import LAYERED, StackRule, layered_rule
 from hogwild.rules.steps import gradient_rule
-from hogwild_node.rules import FixedPointRule, GuardedRule, MessageRule, Rule
+from hogwild_node.rules import FixedPointRule, MessageRule, Rule
 from hogwild_node.soft import QUICK
 
 Fitting = dict[str, Callable[..., Rule]]
@@ -28,28 +28,6 @@ def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
 def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
     """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
     return MessageRule(gradient_rule(problem, step, letters=True, **options))
-
-
-def guarded_rule(
-    problem: Objective, step: str | float = "auto", *, age: int | None = None, moving: bool = False
-) -> GuardedRule:
-    """Messages, or steps with ``step="momentum"``, that fall back to steps of certified size
-    (:mod:`hogwild_node.rules.guarded`)."""
-    if moving:
-        raise ConfigError(
-            "rule='guarded' was given for a stack of several layers, whose problems move; expected "
-            "rule='messages' or rule='gradient', or a model with num_layers=1"
-        )
-    if age is None:
-        raise ConfigError(
-            "rule='guarded' falls back to steps of certified size, which need a bound on the "
-            "staleness, and the impairments given have none (unlimited loss, for instance); "
-            "expected bounded impairments (burst=...), or another rule"
-        )
-    certified = gradient_rule(problem, "certified", age=age).rate
-    if step == "momentum":
-        return GuardedRule(gradient_rule(problem, step, letters=True), certified)
-    return GuardedRule(message_rule(problem, step, age=age), certified)
 
 
 def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = None) -> BallsRule:
@@ -71,7 +49,7 @@ def balls_rule(problem: Problem, *, moving: bool = False, radius: int | None = N
     return BallsRule(problem, usual if radius is None else radius)
 
 
-RULES = ("gradient", "messages", "guarded", "balls", "fixed-point", *LAYERED)
+RULES = ("gradient", "messages", "balls", "fixed-point", *LAYERED)
 """The names of the library's rules; beside them ``"auto"``, the first of :func:`fitting`."""
 
 _OWN: dict[str, tuple[type[Problem], Callable[[Any], Rule]]] = {}
@@ -108,10 +86,10 @@ def is_own(name: str) -> bool:
 def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
-    * *Energies*: ``"messages"``, the same with a proved fallback, ``"guarded"``, the paper's
-      gradient steps, ``"gradient"`` (``step="momentum"`` makes them faster), or solves of balls,
-      ``"balls"``. Gradient steps come first where the condition number is known beforehand and at
-      most :data:`~hogwild_node.soft.QUICK`.
+    * *Energies*: ``"messages"``, the paper's gradient steps, ``"gradient"`` (``step="momentum"``
+      makes them faster), or solves of balls, ``"balls"``. Gradient steps come first where the
+      condition number is known beforehand and at most
+      :data:`~hogwild_node.soft.QUICK`.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"caching"``, ``"overwriting"`` (the paper's semantics), ``"waiting"``, or
       ``"resending"``.
@@ -128,8 +106,7 @@ def fitting(problem: Problem | LayeredProblem | StackProblem) -> Fitting:
         return {"fixed-point": fixed_point_rule, "balls": balls_rule, **own}
     if isinstance(problem, Objective):
         energies: Fitting = {
-            "messages": message_rule, "gradient": gradient_rule, "guarded": guarded_rule,
-            "balls": balls_rule,
+            "messages": message_rule, "gradient": gradient_rule, "balls": balls_rule,
         }  # fmt: skip
         if problem.condition is not None and problem.condition <= QUICK:
             energies = {"gradient": gradient_rule} | energies
@@ -178,8 +155,7 @@ def choose(
 
 _STEPLESS = {
     "balls": "whose nodes solve; expected step='auto'",
-    "messages": "whose nodes take single steps; expected rule='gradient' or 'guarded', or "
-    "another step",
+    "messages": "whose nodes take single steps; expected rule='gradient', or another step",
 }
 
 
@@ -223,6 +199,6 @@ def rule_for(
 
 __all__ = [
     "LAYERED", "RULES", "StackRule", "balls_rule", "choose", "fitting", "fixed_point_rule",
-    "gradient_rule", "guarded_rule", "is_own", "layered_rule", "message_rule", "register",
+    "gradient_rule", "is_own", "layered_rule", "message_rule", "register",
     "rule_for", "sends_letters", "takes_step",
 ]  # fmt: skip

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Star
-from hogwild_node.local import LocalEnergy
-from hogwild_node.quadratic import LocalQuadratic
+from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.rules import MessageRule
 from hogwild_node.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
 

@@ -21,9 +21,8 @@ from hogwild.graph import Graph, Star
 from hogwild.linalg.operator import Hessian
 from hogwild.ops import gather, mv, scatter
 from hogwild.problems.base import Evaluation, FixedPoint, Objective
-from hogwild_node.local import LocalEnergy, LocalMap
+from hogwild_node.local import LocalEnergy, LocalMap, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 

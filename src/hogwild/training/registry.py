@@ -19,7 +19,6 @@ from hogwild.models import (
     GSDGNN,
     IGNN,
     EnergyGNN,
-    MaxGNN,
     ScarselliGNN,
     SoftEnergyGNN,
 )
@@ -73,7 +72,6 @@ MODELS: dict[str, Entry] = {
     "ignn": Entry(IGNN, {"act": "leaky_relu", "kappa": 0.999}),
     "eignn": Entry(EIGNN, exact=True),
     "scarselli": Entry(ScarselliGNN, edges=True),
-    "max": Entry(MaxGNN, edges=True, exact=True),
     "gcn": Entry(GCN),
     "gat": Entry(GAT, edges=True),
 }

@@ -12,11 +12,11 @@ from torch_geometric.data import Batch, Data
 
 from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.ops import gather
 from hogwild.rules import message_rule
 from hogwild.testing.problems import random_graph
-from hogwild_node.energy import Energy
+from hogwild_node.problems import Energy
 from hogwild_node.rules import mode
 
 # Of features; embeddings of 1 to more than 100. Far beyond, a search's decisions hang on rounding.

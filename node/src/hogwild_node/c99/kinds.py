@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hogwild_node import networks, soft
+from hogwild_node.activations import NONEXPANSIVE
 from hogwild_node.c99.networks import Network, mlp
 from hogwild_node.c99.text import defined, literal, part, table
 from hogwild_node.model import (
@@ -152,15 +153,9 @@ def soft_energy(model: SoftModel, dtype: str) -> Written:
 
 def contraction(model: ContractionModel, dtype: str) -> Written:
     """IGNN and EIGNN."""
-    slope = literal(model.config.get("negative_slope", 0.0), dtype)
-    zero = literal(0.0, dtype)
-    phi = {
-        "identity": "(a)",
-        "tanh": "HOG_TANH(a)",
-        "relu": f"hog_leaky(a, {zero})",
-        "leaky_relu": f"hog_leaky(a, {slope})",
-    }[model.config["act"]]
-    sizes = defined(**{"HOG_PHI(a)": phi})
+    act = model.config["act"]
+    slope = model.config["negative_slope"] if act == "leaky_relu" else 0.0
+    sizes = defined(**{"HOG_PHI(a)": NONEXPANSIVE[act].c.format(s=literal(slope, dtype))})
     types = _structs(
         edge_model="hog_real share;", node_model="hog_real bias[HOG_CHANNELS], loop;",
         rule="", work="",

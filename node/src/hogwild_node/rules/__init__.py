@@ -3,7 +3,6 @@
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.fixed_point import FixedPointRule
 from hogwild_node.rules.gradient import GradientRule
-from hogwild_node.rules.guarded import GuardedRule
 from hogwild_node.rules.layered import CachingRule, OverwritingRule, WaitingRule
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.rules.momentum import MomentumRule
@@ -13,7 +12,6 @@ __all__ = [
     "CachingRule",
     "FixedPointRule",
     "GradientRule",
-    "GuardedRule",
     "MessageRule",
     "MomentumRule",
     "OverwritingRule",

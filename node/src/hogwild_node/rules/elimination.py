@@ -42,8 +42,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from hogwild_node.local import LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.star import Star
 
 

@@ -41,8 +41,8 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-from hogwild_node.layers import LocalLayers
 from hogwild_node.ops import Array, namespace
+from hogwild_node.problems import LocalLayers
 from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.star import Star
 

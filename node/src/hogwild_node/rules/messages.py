@@ -30,10 +30,10 @@ functions :math:`e^i + \sum_j \mu_{j \to i}` minus the sum of the separators' fu
 :math:`\mu_{i \to j} + \mu_{j \to i}`, and at a fixed point their minimisers agree, so the gradient
 of the energy is zero. Convergence is proved for energies that are
 :attr:`~hogwild_node.local.LocalEnergy.dominated`, on every graph. For others it is not guaranteed,
-because messages travel around cycles and return to their sender. (The rule ``"guarded"`` falls back
-where they do not converge.) A node therefore watches the moves of its own part of :math:`z_i`
-(:mod:`hogwild_node.rules.trust`). If its trust is low, it adds a term to its energy, in its own
-minimisation and in its messages, that holds it near its last embedding :math:`a_i`:
+because messages travel around cycles and return to their sender. A node therefore watches the moves
+of its own part of :math:`z_i` (:mod:`hogwild_node.rules.trust`). If its trust is low, it adds a
+term to its energy, in its own minimisation and in its messages, that holds it near its last
+embedding :math:`a_i`:
 
 .. math:: e^i + \tfrac12 \sum_c \rho_{ic} (h_{ic} - a_{ic})^2,
 
@@ -46,9 +46,8 @@ safeguard is observed, but not proved.
 
 from __future__ import annotations
 
-from hogwild_node.local import LocalEnergy
+from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.rules.elimination import (
     Anchor,

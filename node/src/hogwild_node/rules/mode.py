@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hogwild_node.local import LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.quadratic import LocalQuadratic
 from hogwild_node.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
 
 PASSES = 8

@@ -24,9 +24,7 @@ the steps are like those of ``"auto"``.
 A packet is that of the ``"auto"`` step; where it holds a letter, an update costs one more gradient
 of the node's own energy.
 
-Without a safeguard convergence is observed, but not proved. ``rule="guarded"`` with this step
-watches it, and falls back to steps of certified size (:mod:`hogwild_node.rules.guarded`), which is
-proved.
+Convergence is observed, but not proved.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
-from hogwild_node.transport import Received, Transport
+from hogwild_node.transports import Received, Transport
 
 LARGEST = 65_507
 STAMP = 35

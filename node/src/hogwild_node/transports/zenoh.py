@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hogwild_node.errors import SetupError, TransportError
-from hogwild_node.transport import Received, Transport
+from hogwild_node.transports import Received, Transport
 
 if TYPE_CHECKING:
     from hogwild_node.transports.tls import Certificates

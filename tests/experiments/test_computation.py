@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.nn import SimpleConv
 
-from hogwild import GCN, EnergyGNN, LayeredGNN, plots, simulate
+from experiments.computation import Arrow, ComputationGraph, computation_graph, observe
+from hogwild import GCN, EnergyGNN, LayeredGNN, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
 from hogwild.errors import ConfigError, TraceError
 from hogwild.graph import Graph
-from hogwild.plots.computation import Arrow, ComputationGraph, observe
 
 example = partial(helpers.example, width=1)
 
@@ -114,7 +114,7 @@ def test_wide_embeddings_have_no_number_to_write():
 
 def test_computation_graph(tmp_path):
     data, path = example(grid(2, 3), 6), tmp_path / "new" / "graph.png"
-    figure = plots.computation_graph(
+    figure = computation_graph(
         GCN(1, out_channels=1, hidden_channels=1, num_layers=2).double(), data, seed=1, path=path
     )
     assert looks_like_a_picture(path)
@@ -137,7 +137,7 @@ def test_a_drawing_shows_no_progress(monkeypatch, capsys):
     monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     data, net = example(chain(3), 3), GCN(1, out_channels=1).double()
-    plots.computation_graph(net, data)
+    computation_graph(net, data)
     assert capsys.readouterr().err == ""
     observe(net, data, stagger=2, delay=1, progress=True)
     assert "simulating" in capsys.readouterr().err
@@ -146,10 +146,10 @@ def test_a_drawing_shows_no_progress(monkeypatch, capsys):
 def test_computation_graph_refuses(tmp_path):
     data = example(chain(3), 3)
     with pytest.raises(ConfigError, match="has no computation graph"):
-        plots.computation_graph(EnergyGNN(1, out_channels=1).double(), data)
+        computation_graph(EnergyGNN(1, out_channels=1).double(), data)
     crashes = Crashes(1.0, period=4, downtime=2, rejoin="cold", until=8)
     with pytest.raises(ConfigError, match="crashes cold"):
-        plots.computation_graph(GCN(1, out_channels=1).double(), data, impairments=crashes)
+        computation_graph(GCN(1, out_channels=1).double(), data, impairments=crashes)
     run = simulate(GCN(1, out_channels=1).double(), data, rule="overwriting", record=True)
     with pytest.raises(TraceError, match="another graph"):
         ComputationGraph.of(run.trace, Graph.of(chain(4), 4), 5)
@@ -157,7 +157,7 @@ def test_computation_graph_refuses(tmp_path):
         ComputationGraph.of(run.trace, Graph.of(data.edge_index, 3), 3)
     path = tmp_path / "graph.xyz"
     with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
-        plots.computation_graph(GCN(1, out_channels=1).double(), data, path=path)
+        computation_graph(GCN(1, out_channels=1).double(), data, path=path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
 
-from hogwild import Inputs, MaxGNN
+from experiments.maximum import MaxConv, MaxGNN, MaxProblem
+from hogwild import Inputs
 from hogwild.errors import FeatureError, GraphError
 from hogwild.graph import Graph
-from hogwild.models import MaxConv
 from hogwild.models.base import Kind
-from hogwild.models.maximum import MaxProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers import Anderson, Picard, solve
 from hogwild.testing import check_model

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.scenario import Scenario
-from hogwild.executors.cone import LightCone, light_cone
-from hogwild.executors.price import shown, size
-from hogwild.executors.settings import Settings
+from hogwild.asynchrony.moving import Scenario
+from hogwild.executors.deadlines import LightCone, light_cone
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
+from hogwild.progress import shown, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -254,7 +254,7 @@ class Track:
         balls = "rule='balls', for one layer and nodes that may know the whole graph"
         if self.rule == "gradient":
             return f"What would help: rule='messages'{f', or {balls}' if known else ''}"
-        if self.rule in ("messages", "guarded", "fixed-point") and known:
+        if self.rule in ("messages", "fixed-point") and known:
             return f"What would help: {balls}"
         why = f", {takes} changes come every {gap:.0f}" if gap < crossing else ""
         return f"What would help: changes that come less often{why}"

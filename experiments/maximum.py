@@ -1,4 +1,5 @@
-r"""A baseline of maxima, whose result depends on no order, delay or repetition of updates.
+r"""MaxGNN, a baseline of maxima whose result depends on no order, delay or repetition of updates: a
+model of our own, by the library's public interfaces.
 
 Every node has an encoding :math:`a_i` of its features. A value loses a decrement :math:`d_{ij}` on
 the way from node j to node i, channel by channel:
@@ -13,30 +14,18 @@ is the best over all walks :math:`j = i_0 \to i_1 \to \dots \to i_l = i` that en
 
 .. math:: h^*_i = \max_{\text{walks}} \; a_j - \sum_{s=1}^{l} d_{i_s i_{s-1}} .
 
-**The solution is unique.** A fixed point is at least the value of every walk, so
-:math:`h \ge h^*`. From any node follow the neighbours that attain the maximum. Values grow by at
-least δ from node to node, so no node is visited twice, and the walk ends at a node with
-:math:`h_j = a_j`. Hence h is the value of a walk, and :math:`h \le h^*`.
-
-**Updates reach it exactly and in finite time.** An update is a maximum of what was heard and
-therefore monotone. The map is nonexpansive in the maximum norm, but not a contraction. Say that a
-*phase* ends when, from then on, all inboxes hold only values that their senders had after the last
-phase, and every node has updated since. The order, delays and repetitions within a phase do not
-matter. Let W be the largest value in any node or inbox at the start. After l phases, and at all
-later times,
+**Updates reach it exactly and in finite time.** A fixed point is at least the value of every walk.
+From any node follow the neighbours that attain the maximum: values grow by at least δ from node to
+node, so that the walk ends, at a node with :math:`h_j = a_j`. The fixed point is therefore unique.
+An update is a maximum of what was heard, and so monotone. Once every inbox holds only values of l
+*phases* (after a phase every node has updated from values of the phase before),
 
 .. math::
     \max_{\text{walks of fewer than } l \text{ edges}} \bigl(\dots\bigr) \;\le\; h_i \;\le\;
     \max\bigl(h^*_i,\, W - l\,\delta\bigr) ,
 
-by induction: a value heard satisfies the bounds of l − 1 phases and loses at least δ on the way.
-From *any* start all values are therefore exact after
-
-.. math:: \max\bigl(L + 1,\; (W - \min_i h^*_i) / \delta\bigr) \text{ phases,}
-
-where L is the number of edges of the longest best walk. From a start at or below the solution, for
-instance :math:`h = a`, L + 1 phases are enough. Rounding preserves the order of numbers, so every
-schedule gives the same bits.
+with W the largest value in any node or inbox at the start, by induction. Rounding preserves the
+order of numbers, so every schedule gives the same bits.
 """
 
 from __future__ import annotations
@@ -50,17 +39,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hogwild.errors import ConfigError, require_all_positive, require_widths
+from hogwild.errors import ConfigError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Kind
+from hogwild.models import ImplicitConv, Kind
 from hogwild.models.gnn import ImplicitGNN
-from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.implicit import Solving
 from hogwild.nn.mlp import MLP
-from hogwild.ops import gather
-from hogwild.problems.base import FixedPoint
-from hogwild.solvers.anderson import Picard
-from hogwild.solvers.loop import Solver
+from hogwild.ops import as_field, gather
+from hogwild.problems import FixedPoint
+from hogwild.solvers import Picard
 from hogwild_node.local import LocalMap
 from hogwild_node.tree import EDGES, FIXED, NODES, over
 
@@ -155,15 +143,8 @@ def _send(v: Tensor, to: Tensor) -> Tensor:
 
 
 class MaxConv(ImplicitConv):
-    r"""A layer whose embeddings are the values of best walks.
-
-    Every schedule of updates gives the same bits in finite time (equations and proof in
-    :mod:`hogwild.models.maximum`). The layer is a baseline for expressiveness: a maximum passes on
-    the value of one neighbour and drops the others, so it cannot count.
-
-    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
-    :class:`~hogwild.models.ImplicitConv`. The default solver is :class:`~hogwild.solvers.Picard`,
-    until no value changes.
+    r"""A layer whose embeddings are the values of best walks, a baseline for expressiveness: a
+    maximum passes on the value of one neighbour and drops the others, so it cannot count.
 
     Args:
         edge_dim: Width r of the edge features, or ``None``.
@@ -192,8 +173,6 @@ class MaxConv(ImplicitConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        require_all_positive(edge_dim=edge_dim)
-        widths = require_widths("widths", widths)
         if not 0 < least < math.inf:
             raise ConfigError(
                 f"least={least!r}; expected a positive number (every cycle must lose value)"
@@ -210,7 +189,8 @@ class MaxConv(ImplicitConv):
         self.decrement.reset_parameters()
         torch.nn.init.constant_(self.decrement.bias[0], START)
 
-    def default_solver(self) -> Solver:
+    def default_solver(self) -> Picard:
+        """Until no value changes."""
         return Picard(atol=0.0, rtol=0.0)
 
     def problem(self, inputs: Inputs) -> MaxProblem:
@@ -223,18 +203,11 @@ class MaxConv(ImplicitConv):
         if edge_attr is not None:
             ends.append(edge_attr.expand(*x.shape[:-2], *edge_attr.shape))
         loss = F.softplus(self.decrement(torch.cat(ends, -1)))
-        encoding, loss = (
-            v.to(self.precision(x)).mT.reshape(self.replicas or 1, self.hidden_channels, v.size(-2))
-            for v in (self.encoder(x), loss)
-        )
+        encoding, loss = (as_field(v, self.precision(x)) for v in (self.encoder(x), loss))
         return MaxProblem(graph, encoding, self.least + loss)
-
-    def _distinctions(self) -> dict[str, object]:
-        return {"least": self.least}
 
 
 class MaxGNN(ImplicitGNN):
-    """A GNN of best walks: one or several :class:`MaxConv` and the paper's readout. The arguments
-    are those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`MaxConv`."""
+    """A GNN of best walks: one or several :class:`MaxConv` and the paper's readout."""
 
     layer = MaxConv
