@@ -122,7 +122,7 @@ def contest(
     alone = []
     once(engine, setup, CONTENDERS[0])  # the first solve analyses the parts
     for _ in range(rounds):
-        alone.append(infer(setup.model, data, 1, tol=TOL, work="solve").seconds)
+        alone.append(infer(setup.model, data, 1, tol=TOL).seconds)
         for way in CONTENDERS:
             runs[way.name].append(once(engine, setup, way))
     return runs, alone

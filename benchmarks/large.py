@@ -4,7 +4,7 @@ r"""Large graphs and memory: seconds and peak memory of one process.
 messages (k = 2), GSDGNN and IGNN with fresh parameters, float64, default solvers. The graphs are
 random geometric ones of mean degree 6, and with ``--roads`` the road network in
 ``$HOGWILD_DATA/roadnet/world_highways.npz``. The peak is that of the whole process (``ru_maxrss``);
-the prediction is that of :mod:`hogwild.cluster.memory`. The error is the relative distance to a
+the prediction is that of :mod:`hogwild.cluster.setup`. The error is the relative distance to a
 solve that continues with a tolerance a thousand times as tight. Below the table stands the exponent
 of a least-squares fit of log time against log edges (1 is linear).
 
@@ -37,7 +37,7 @@ from training_step import CELLS, SIZES
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
 from hogwild.cluster import open_graph
-from hogwild.cluster.memory import predict
+from hogwild.cluster.setup import predict
 
 MODELS = {"energy": EnergyGNN, "gsd": GSDGNN, "ignn": IGNN}
 HEAD = ("model", "graph", "nodes", "edges", "seconds", "CPU seconds", "iterations", "residual",

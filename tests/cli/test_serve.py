@@ -19,7 +19,7 @@ from hogwild.cli import main
 from hogwild.cli import serve as verb
 from hogwild.cli.options import parse
 from hogwild.errors import HogwildError
-from hogwild.web.home import from_file
+from hogwild.web.show import from_file
 from hogwild.web.stage import Stage
 
 

@@ -97,8 +97,7 @@ def run(options: Options) -> Outcome:
         )
     import torch
 
-    from hogwild.web.home import home
-    from hogwild.web.show import until_ended
+    from hogwild.web.show import home, until_ended
 
     torch.set_num_threads(1)  # on graphs this small, threads only wait for each other
     given = None if options.folder is None else _given(options)
@@ -116,7 +115,7 @@ def run(options: Options) -> Outcome:
 def _given(options: Options) -> Any:
     """The model and the graph of the folder."""
     from hogwild.training import load
-    from hogwild.web.home import from_file, from_run
+    from hogwild.web.show import from_file, from_run
 
     assert options.folder is not None
     if ".py:" in options.folder:

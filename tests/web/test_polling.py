@@ -10,30 +10,26 @@ import threading
 import time
 
 import pytest
-from agents_by_hand import at_addresses, ports
+from agents_by_hand import at_addresses, ports, wait
 
 from hogwild.errors import ConfigError
-from hogwild.web.asked import MOST_ROOM, PACE, ROOM, Asked, places
-from hogwild.web.attach import Attached, banner
-from hogwild.web.said import NEAR
-from hogwild.web.watched import watched
+from hogwild.web.polling import MOST_ROOM, NEAR, PACE, ROOM, Poller, places
+from hogwild.web.watch import Attached, watch
 from hogwild_node.transports.udp import QUESTION, UDPTransport
 
 
-def wait(good, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not good():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+def watching(*words):
+    return contextlib.closing(watch(*words))
 
 
 @contextlib.contextmanager
-def watching(*words):
-    found = watched(*words)
-    try:
-        yield found
-    finally:
-        found.close()
+def liar():
+    """A socket that answers what it likes, and a poller that asks it."""
+    with socket.socket(type=socket.SOCK_DGRAM) as made:
+        made.bind(("127.0.0.1", 0))
+        made.settimeout(0.1)
+        with contextlib.closing(Poller([f"127.0.0.1:{made.getsockname()[1]}"])) as asked:
+            yield made, asked
 
 
 @pytest.mark.parametrize("transport", ["udp", "zenoh"])
@@ -43,7 +39,7 @@ def test_one_address_finds_a_whole_swarm(tmp_path, transport):
         pytest.importorskip("zenoh")
     with at_addresses(tmp_path, 4, transport) as (at, agents), watching(at[0]) as found:
         wait(lambda: len(found.look().agents) == 4)
-        wait(lambda: all(words.settled for words in found.look().agents.values()))
+        wait(lambda: all(one.settled for one in found.look().agents.values()))
         sight = found.look()
         assert sight.ground.names == ["8", "9", "10", "11"]
         assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1], [2, 3], [3, 2]]
@@ -75,11 +71,11 @@ def test_nobody_answers_yet():
         with watching(at) as found:
             sight = found.look()
             assert (sight.how, sight.ground.names, sight.agents) == ("waiting", [at], {})
-            assert banner(sight) == f"Nobody answers at {at} yet. The page asks on."
-            watch = Attached(found)
-            watch.start()
-            wait(lambda: watch.version == 1)
-            watch.close()
+            assert sight.banner == f"Nobody answers at {at} yet. The page asks on."
+            viewer = Attached(found)
+            viewer.start()
+            wait(lambda: viewer.version == 1)
+            viewer.close()
             time.sleep(2.0)
             asked = 0
             deaf.setblocking(False)
@@ -134,32 +130,18 @@ LINE = {
 )  # fmt: skip
 def test_answers_of_liars_change_nothing_but_their_own_words(raw):
     """A hostile agent answers anything to every question."""
-    with socket.socket(type=socket.SOCK_DGRAM) as liar:
-        liar.bind(("127.0.0.1", 0))
-        liar.settimeout(0.1)
-        ended = threading.Event()
-
-        def lie():
-            while not ended.is_set():
-                with contextlib.suppress(TimeoutError):
-                    liar.sendto(raw, liar.recvfrom(MOST_ROOM)[1])
-
-        thread = threading.Thread(target=lie)
-        thread.start()
-        asked = Asked([f"127.0.0.1:{liar.getsockname()[1]}"])
-        time.sleep(0.7)
-        try:
-            assert asked._thread.is_alive()
-            assert len(asked._questions.known) == 1
-            assert len(asked.heard) == (b'"id": "a"' in raw)
-        finally:
-            ended.set()
-            thread.join()
-            asked.close()
+    with liar() as (made, asked):
+        end = time.monotonic() + 0.7
+        while time.monotonic() < end:
+            with contextlib.suppress(TimeoutError):
+                made.sendto(raw, made.recvfrom(MOST_ROOM)[1])
+        assert asked._thread.is_alive()
+        assert len(asked._udp.known) == 1
+        assert len(asked.heard) == (b'"id": "a"' in raw)
 
 
 def test_a_liar_does_not_send_us_to_the_whole_world():
-    asked = Asked(["127.0.0.1:9"])
+    asked = Poller(["127.0.0.1:9"])
     asked.close()
     many = [f"127.0.{i // 250}.{i % 250}:9" for i in range(5000)]
     assert len(asked.take(json.dumps({**LINE, "addresses": many}).encode())[1]) == NEAR
@@ -175,40 +157,33 @@ def test_names_that_take_long_to_find_hold_nobody_up(monkeypatch):
         return real(host, *rest, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    with socket.socket(type=socket.SOCK_DGRAM) as liar:
-        liar.bind(("127.0.0.1", 0))
-        liar.settimeout(5.0)
-        asked = Asked([f"127.0.0.1:{liar.getsockname()[1]}"])
-        told = [f"slow{i}.example:9" for i in range(50)]
+    told = [f"slow{i}.example:9" for i in range(50)]
+    with liar() as (made, asked):
+        made.settimeout(5.0)
         try:
             for _ in range(4):
-                _, page = liar.recvfrom(MOST_ROOM)
-                liar.sendto(json.dumps({**LINE, "addresses": told}).encode(), page)
+                _, page = made.recvfrom(MOST_ROOM)
+                made.sendto(json.dumps({**LINE, "addresses": told}).encode(), page)
             wait(lambda: asked.heard, 5.0)
             begun = time.monotonic()
             asked.close()
             assert time.monotonic() - begun < 3.0
         finally:
             held.set()
-            asked.close()
     names = [t for t in threading.enumerate() if t.name == "hogwild-names"]
     wait(lambda: not any(t.is_alive() for t in names), 5.0)
 
 
 def test_long_questions_are_seldom():
     """Who answers in the name of another cannot have the page send them much."""
-    with socket.socket(type=socket.SOCK_DGRAM) as liar:
-        liar.bind(("127.0.0.1", 0))
-        liar.settimeout(0.1)
-        asked, got = Asked([f"127.0.0.1:{liar.getsockname()[1]}"]), []
-        end = time.monotonic() + 3.0
+    got, end = [], time.monotonic() + 3.0
+    with liar() as (made, _):
         while time.monotonic() < end:
             with contextlib.suppress(TimeoutError):
-                raw, page = liar.recvfrom(65_000)
+                raw, page = made.recvfrom(65_000)
                 got.append(len(raw))
                 for _ in range(5):
-                    liar.sendto(b'{"longer": 59000}', page)
-        asked.close()
+                    made.sendto(b'{"longer": 59000}', page)
     assert max(got) > 59_000
     assert sum(got) <= PACE * 4.5
 
@@ -221,20 +196,17 @@ def test_what_is_an_address():
     ] * 7
     for text in ("127.0.0.1:0", "127.0.0.1:99999", "http/127.0.0.1:7"):
         with pytest.raises(ConfigError, match="expected HOST:PORT"):
-            watched(text)
+            watch(text)
     with pytest.raises(ConfigError, match=r"no-such-host.invalid:7', which cannot be resolved"):
-        watched("no-such-host.invalid:7")
+        watch("no-such-host.invalid:7")
     with pytest.raises(ConfigError, match="expected them with addresses"):
-        watched("agents", "keys")
+        watch("agents", "keys")
 
 
-def test_certificates_that_are_missing_are_refused_at_once(tmp_path):
+def test_certificates_that_cannot_be_used_are_refused_at_once(tmp_path):
     pytest.importorskip("zenoh")
     with pytest.raises(ConfigError, match=r"authority.pem is missing; expected a folder that"):
-        watched("127.0.0.1:21000", str(tmp_path))
-
-
-def test_the_command_refuses_certificates_without_addresses():
+        watch("127.0.0.1:21000", str(tmp_path))
     words = [sys.executable, "-m", "hogwild", "serve", "--certificates", "keys"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 2

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from agents_by_hand import by_hand
+from agents_by_hand import by_hand, wait
 from helpers import DOUBLE, chain
 from torch_geometric.data import Data
 
@@ -18,11 +18,10 @@ from hogwild import EnergyGNN
 from hogwild.errors import ConfigError
 from hogwild.executors.swarm import Faults, run
 from hogwild.executors.swarm_result import GRAPH, WORDS
-from hogwild.web import watched as watched_module
-from hogwild.web.attach import Attached
+from hogwild.web import watch as watching
+from hogwild.web.polling import Status
 from hogwild.web.protocol import parse
-from hogwild.web.said import Said
-from hogwild.web.watched import Agents, Swarm, Words, last_line, watched
+from hogwild.web.watch import Agents, Attached, Swarm, last_line, watch
 
 
 def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
@@ -40,14 +39,13 @@ def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
     swarm.start()
     try:
         wait(lambda: (tmp_path / GRAPH).exists())
-        woken = threading.Event()
-        watch = Attached(Swarm(tmp_path), woken.set)
-        watch.start()
-        watch.put(parse('{"do": "node", "node": 0, "alive": false}'))
+        viewer = Attached(Swarm(tmp_path))
+        viewer.start()
+        viewer.put(parse('{"do": "node", "node": 0, "alive": false}'))
         scenes, errors, dead, notices = [], [], set(), []
 
         def look():
-            screen = watch.take()
+            screen = viewer.take()
             notices.extend(each["text"] for each in screen.notices)
             if screen.scene is not None:
                 scenes.append(screen.scene)
@@ -61,22 +59,13 @@ def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
         wait(look)
     finally:
         swarm.join()
-        watch.close()
+        viewer.close()
     assert "only watches a swarm" in notices[0]
     assert scenes[0]["mode"] == "attached"
     assert scenes[0]["edges"] == [0, 1, 1, 2, 2, 3]
     assert {0, 1} <= dead
     assert min(error for error in errors if math.isfinite(error)) < 1e-2
     assert any("1 killed after" in scene["banner"].lower() for scene in scenes)
-
-
-def wait(good):
-    pause = threading.Event()
-    for _ in range(1200):
-        if good():
-            return
-        pause.wait(0.05)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.parametrize(
@@ -96,43 +85,43 @@ def test_a_folder_without_a_swarm_is_refused_in_words(tmp_path, text):
         Swarm(tmp_path)
 
 
-def test_words_that_cannot_be_read_are_no_words(tmp_path):
+def test_notes_that_cannot_be_read_are_none(tmp_path):
     graph = {"nodes": 2, "edges": [[0, 1], [1, 0]], "pos": None, "prediction": [[0.0], [1.0]]}
     (tmp_path / GRAPH).write_text(json.dumps(graph))
     swarm = Swarm(tmp_path)
-    assert swarm.words() is None
+    assert swarm.notes() is None
     for text in ("{", "[]", "{}"):
         (tmp_path / WORDS).write_text(text)
-        assert swarm.words() is None
+        assert swarm.notes() is None
 
 
 def test_agents_that_were_started_by_hand_are_watched(tmp_path):
     """Three real agents print status lines; one is switched off."""
     with by_hand(tmp_path, 3) as (folder, agents):
-        found = watched(folder)
+        found = watch(folder)
         assert isinstance(found, Agents)
         wait(lambda: len(found.look().agents) == 3)
-        wait(lambda: all(words.settled for words in found.look().agents.values()))
+        wait(lambda: all(one.settled for one in found.look().agents.values()))
         sight = found.look()
         assert sight.ground.names == ["8", "9", "10"]
         assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
         assert math.isnan(sight.error)
         before = {path: path.stat().st_ino for path in folder.iterdir()}
-        watch = Attached(found, lambda: None)
-        watch.start()
+        viewer = Attached(found)
+        viewer.start()
         screens = []
         agents[2].terminate()
         agents[2].wait(20)
-        wait(lambda: screens.append(watch.take()) or len(found.look().agents) == 2)
-        wait(lambda: screens.append(watch.take()) or "1 of them cannot be heard" in watch.text)
-        watch.close()
+        wait(lambda: screens.append(viewer.take()) or len(found.look().agents) == 2)
+        wait(lambda: screens.append(viewer.take()) or "1 of them cannot be heard" in viewer.text)
+        viewer.close()
         assert {path: path.stat().st_ino for path in folder.iterdir()} == before
     scenes = [screen.scene for screen in screens if screen.scene is not None]
     assert scenes[0]["names"] == ["8", "9", "10"]
     assert scenes[0]["known"] is False
     assert scenes[0]["sides"][0]["exact"] == [None, None, None]
     low, high = scenes[0]["task"]["low"], scenes[0]["task"]["high"]
-    assert all(low <= words.answer <= high for words in sight.agents.values())
+    assert all(low <= one.answer <= high for one in sight.agents.values())
 
 
 LINE = {
@@ -157,11 +146,11 @@ LINE = {
 def test_lines_that_are_none_change_nothing(tmp_path, change):
     for bad in ({**LINE, **change}, [], "a", 7):
         with pytest.raises(ValueError, match=r"status line|could not convert"):
-            Words.of(bad)
+            Status.of(bad)
     (tmp_path / "a.jsonl").write_text(
         json.dumps(LINE) + "\n" + json.dumps({**LINE, **change}) + "\n"
     )
-    assert watched(tmp_path).look().agents == {}
+    assert watch(tmp_path).look().agents == {}
 
 
 def test_the_last_whole_line_of_a_file_counts(tmp_path):
@@ -179,7 +168,7 @@ def test_who_has_said_nothing_for_long_is_silent(tmp_path):
     for name, other in (("a", "b"), ("b", "a")):
         line = {**LINE, "id": name, "neighbours": [other]}
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
-    found = watched(tmp_path)
+    found = watch(tmp_path)
     assert len(found.look().agents) == 2
     os.utime(tmp_path / "b.jsonl", (1.0, 1.0))
     sight = found.look()
@@ -197,7 +186,7 @@ def test_a_folder_that_holds_nothing_is_refused_in_words(tmp_path, made):
     if made:
         place.mkdir()
     with pytest.raises(ConfigError, match=r"agents (holds|is no folder).*hogwild-agent"):
-        watched(place)
+        watch(place)
 
 
 class Lines:
@@ -209,7 +198,7 @@ class Lines:
         self.said = list(lines)
 
     def lines(self):
-        return [(Said.of(line), 0.0) for line in self.said]
+        return [(Status.of(line), 0.0) for line in self.said]
 
     def close(self):
         pass
@@ -225,15 +214,15 @@ def line(name, answer=1.0, near=()):
 @pytest.mark.parametrize("answer", [5e-324, -1e-310, 1e-299, 0.0, 9e29])
 def test_no_answer_ends_a_viewer(answer):
     """The smallest numbers have no tenth of their power of ten."""
-    watch = Attached(Agents(Lines(line("a", answer, "b"), line("b"))))
-    watch.start()
+    viewer = Attached(Agents(Lines(line("a", answer, "b"), line("b"))))
+    viewer.start()
     try:
-        wait(lambda: watch.version > 0)
-        assert watch._thread.is_alive()
-        low, high = watch.limits
+        wait(lambda: viewer.version > 0)
+        assert viewer._thread.is_alive()
+        low, high = viewer.limits
         assert low <= answer <= high or abs(answer) < 1e-300
     finally:
-        watch.close()
+        viewer.close()
 
 
 def test_names_of_all_scripts_are_sorted():
@@ -247,14 +236,14 @@ def test_names_of_all_scripts_are_sorted():
 def test_agents_that_name_others_all_the_time_cost_little(monkeypatch):
     """A large graph takes long to lay out: it is not done at every look of every viewer."""
     laid = []
-    real = watched_module._ground
+    real = watching._ground
 
     def slow(known):
         laid.append(len(known))
         time.sleep(0.05)
         return real(known)
 
-    monkeypatch.setattr(watched_module, "_ground", slow)
+    monkeypatch.setattr(watching, "_ground", slow)
     source = Lines(line("a"))
     agents = Agents(source)
     end, looks = time.monotonic() + 1.0, 0
@@ -267,7 +256,7 @@ def test_agents_that_name_others_all_the_time_cost_little(monkeypatch):
 
 
 def test_ever_new_names_take_no_memory(monkeypatch):
-    monkeypatch.setattr(watched_module, "MOST", 5)
+    monkeypatch.setattr(watching, "MOST", 5)
     source = Lines()
     agents = Agents(source)
     for i in range(20):
