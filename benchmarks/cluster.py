@@ -128,7 +128,7 @@ def contest(
     alone = []
     once(engine, setup, CONTENDERS[0])  # the first solve analyses the parts
     for _ in range(rounds):
-        alone.append(infer(setup.model, data, 1, tol=TOL, work="solve").seconds)
+        alone.append(infer(setup.model, data, 1, tol=TOL).seconds)
         for way in CONTENDERS:
             runs[way.name].append(once(engine, setup, way))
     return runs, alone
@@ -186,7 +186,7 @@ def road(workers: int, out: Path) -> dict[str, Any]:
 
     def solved(x: Any, gamma: float, **options: Any) -> tuple[Any, Any]:
         data = Data(x=torch.from_numpy(x), edge_index=ends)
-        run = infer(denoiser(gamma), data, workers, tol=1e-4, work="solve", **options)
+        run = infer(denoiser(gamma), data, workers, tol=1e-4, **options)
         assert run.h is not None
         print(run, flush=True)
         return run, run.h.numpy()[:, 0]

@@ -5,7 +5,7 @@ without gradients: an energy GNN with edge-wise messages (k = 2), GSDGNN and IGN
 parameters, float64, default solvers. ``one-worker`` is the same energy GNN by
 ``hogwild.cluster.infer`` with one worker, to a relative error of 10⁻⁶; its seconds are those of the
 whole call, with the files of the graph that it writes. The peak is that of the whole process
-(``ru_maxrss``); the prediction is that of :mod:`hogwild.cluster.memory`. The error is the relative
+(``ru_maxrss``); the prediction is that of :mod:`hogwild.cluster.setup`. The error is the relative
 distance to a solve that continues with a tolerance a thousand times as tight. The report has the
 exponent of a least-squares fit of log time against log edges (1 is linear).
 
@@ -35,7 +35,7 @@ from training_step import THREADS, environment, limit_threads, table, write
 from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import infer
 from hogwild.cluster.generate import geometric, grid, power_law
-from hogwild.cluster.memory import predict
+from hogwild.cluster.setup import predict
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.whole import Whole
 
@@ -72,7 +72,7 @@ def peak(device: str) -> float:
 def solved(model: Any, name: str, inputs: Any) -> tuple[torch.Tensor, Row]:
     """The embeddings, and how the solve ended."""
     if name == "one-worker":
-        run = infer(model, inputs, 1, work="solve", gather=True)
+        run = infer(model, inputs, 1, gather=True)
         assert run.h is not None
         assert run.converged
         more = {"iterations": run.updates[0], "residual": run.error_bar.residual}

@@ -12,7 +12,7 @@ from hogwild import Inputs, ScarselliGNN
 from hogwild.errors import ConfigError, ConvergenceError, FeatureError, GraphError
 from hogwild.models import ScarselliConv
 from hogwild.models.base import Kind
-from hogwild.models.jacobian import Jacobian
+from hogwild.models.scarselli import Jacobian
 from hogwild.ops import gather
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers import Picard
@@ -114,7 +114,6 @@ def test_jacobian_is_the_derivative(widths):
     dense = dense_jacobian(problem, h)
     jacobian = problem.jacobian(h)
     v = torch.randn_like(h)
-    torch.testing.assert_close(jacobian.push(v).flatten(), dense @ v.flatten())
     torch.testing.assert_close(jacobian.pull(v).flatten(), dense.T @ v.flatten())
     torch.testing.assert_close(jacobian.columns.flatten(), dense.abs().sum(0))
     blocks, rows, cols = jacobian.blocks
@@ -229,7 +228,7 @@ def dense_rho(problem, h):
 @settings(max_examples=40, deadline=None)
 @given(n=st.integers(1, 12), extra=st.floats(0, 2), seed=st.integers(0, 1000), k=st.integers(1, 3))
 def test_contractivity_is_that_of_the_dense_jacobian(n, extra, seed, k):
-    """On connected graphs: ρ from above, the 1-norm exactly, the 2-norm from below."""
+    """On connected graphs: ρ from above, the 1-norm exactly."""
     graph = random_graph([n], extra=extra, seed=seed)
     torch.manual_seed(seed)
     conv = ScarselliConv(3, hidden_channels=k).double()
@@ -242,8 +241,6 @@ def test_contractivity_is_that_of_the_dense_jacobian(n, extra, seed, k):
     assert rho * (1 - 1e-9) <= float(found.rho) <= rho * 1.02
     dense = dense_jacobian(problem, h)
     torch.testing.assert_close(found.one_norm[0, 0], torch.linalg.matrix_norm(dense, 1))
-    two = float(torch.linalg.matrix_norm(dense, 2))
-    assert two * 0.98 <= float(found.two_norm) <= two * (1 + 1e-9)
 
 
 def test_contractivity_of_odd_graphs_and_batches():
@@ -272,7 +269,8 @@ def test_a_euclidean_contraction_that_asynchrony_breaks():
     own = torch.full((1, 1, 1, 2), c, **DOUBLE)
     across = torch.tensor([-s if i == 0 else s for i in graph.dst.tolist()], **DOUBLE)
     found = Jacobian(graph, own, across.view(1, 1, 1, 2)).contractivity()
-    assert float(found.two_norm) == pytest.approx(0.98, abs=1e-9)
+    dense = torch.tensor([[c, -s], [s, c]], **DOUBLE)
+    assert float(torch.linalg.matrix_norm(dense, 2)) == pytest.approx(0.98, abs=1e-9)
     assert float(found.rho) == pytest.approx(abs(c) + abs(s), abs=1e-9)
     assert not bool(found.asynchronous)
     first = torch.tensor([[c, -s], [0.0, 1.0]], **DOUBLE)
@@ -285,7 +283,7 @@ def test_nodes_without_influence():
     graph = random_graph([3, 1])
     own, edge = (torch.zeros(1, 2, 2, n, **DOUBLE) for n in (4, graph.num_edges))
     found = Jacobian(graph, own, edge).contractivity()
-    for factor in (found.rho, found.one_norm, found.two_norm):
+    for factor in (found.rho, found.one_norm):
         assert factor.tolist() == [[0.0, 0.0]]
 
 

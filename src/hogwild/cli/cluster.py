@@ -47,12 +47,6 @@ class Options(Finished):
     cpus: float = option(1.0, "CPUs of each worker", group=WORKERS)
     gpus: float = option(0.0, "GPUs of each worker", group=WORKERS)
     restarts: int = option(5, "how often a worker that dies is started again", group=WORKERS)
-    work: str = option(
-        "solve",
-        "what a part does between two exchanges: solve, or steps of a node's rule",
-        group=WORKERS,
-        choices=("solve", "messages", "gradient", "fixed-point"),
-    )
     partition: str = option(
         "auto",
         "how the graph is cut",
@@ -101,7 +95,7 @@ def run(options: Options) -> Outcome:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     graph = opened(options.graph)
     names = (
-        "workers", "address", "cpus", "gpus", "restarts", "work", "partition", "overlap",
+        "workers", "address", "cpus", "gpus", "restarts", "partition", "overlap",
         "barriers", "tol", "seconds", "seed",
     )  # fmt: skip
     show = None if options.quiet or options.json else Progress()
