@@ -44,7 +44,7 @@ NUMBER = 4
 """Bytes of a number on the wire: a float32."""
 STUCK = 1000
 """A run is given up after this many ticks in a row at which nodes could only wait. In
-``benchmarks/baselines.py`` runs with ``rule="waiting"`` and lost packets end so."""
+``benchmarks/rules.py --measure layers`` with ``rule="waiting"`` and lost packets end so."""
 
 
 @dataclass(frozen=True)
