@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, bare, batch_of, chain, columns, cycle, edges, star
+from helpers import DOUBLE, ODD, ODD_NODES, chain, columns, cycle, edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
 
-from experiments.maximum import MaxConv, MaxGNN, MaxProblem
+from experiments.maximum import MaxConv, MaxProblem
 from hogwild import Inputs
-from hogwild.errors import FeatureError, GraphError
 from hogwild.graph import Graph
 from hogwild.models.base import Kind
 from hogwild.problems.base import FixedPoint
@@ -205,16 +204,6 @@ def test_the_map_is_no_contraction():
     assert MaxConv.kind == Kind.FIXED_POINT
 
 
-def test_batches_are_their_graphs_to_the_bit():
-    edge_index, batch = batch_of((chain(4), 4), (ODD, ODD_NODES), (star(5), 5))
-    conv, x = MaxConv(3, replicas=3).double(), torch.randn(15, 3, **DOUBLE)
-    problem = conv.problem(Inputs(x, edge_index, None, batch)).detach()
-    whole = solve(problem, EXACT, problem.encoding.clone()).value
-    sub, nodes = problem.select(torch.tensor([2, 0]), torch.tensor([1, 2]))
-    part = solve(sub, EXACT, sub.encoding.clone()).value
-    assert torch.equal(part, whole[[2, 0]][..., nodes])
-
-
 # -- the gradient ---------------------------------------------------------------------------------
 
 
@@ -264,38 +253,3 @@ def test_gradient_along_a_long_chain():
     slope = float(torch.sigmoid(conv.decrement.bias[0].detach()))
     hops = n * (n - 1) / 2
     assert float(conv.decrement.bias[0].grad) == pytest.approx(-hops * slope, rel=1e-12)
-
-
-# -- what is refused ------------------------------------------------------------------------------
-
-
-def test_bad_input():
-    conv, x = MaxConv(3, edge_dim=2).double(), torch.randn(4, 3, **DOUBLE)
-    attr = torch.randn(8, 2, **DOUBLE)
-    with pytest.raises(GraphError, match=r"edge_weight.*edge_dim=1"):
-        conv(x, cycle(4), attr, edge_weight=torch.ones(8, **DOUBLE))
-    with pytest.raises(FeatureError, match="edge_dim=2"):
-        conv(x, cycle(4))
-    with pytest.raises(FeatureError, match=r"\(4, 2\).*\[num_nodes, 3\]"):
-        conv(x[:, :2], cycle(4), attr)
-    with pytest.raises(GraphError, match="0 to 3"):
-        conv(x, cycle(5), torch.randn(10, 2, **DOUBLE))
-    with pytest.raises(FeatureError, match=r"h0 has shape \(3, 2\)"):
-        conv(x, cycle(4), attr, h0=torch.zeros(3, 2, **DOUBLE))
-
-
-def test_directed_graphs_need_no_reverse_links():
-    MaxGNN(3, out_channels=1).require_asynchronous(bare(ODD, ODD_NODES))
-    conv, x = MaxConv(3).double(), torch.randn(3, 3, **DOUBLE)
-    moved = x.clone()
-    moved[2] += 1.0  # 0 -> 1 -> 2: the last node is heard by nobody
-    one, two = conv(x, edges((0, 1), (1, 2))), conv(moved, edges((0, 1), (1, 2)))
-    torch.testing.assert_close(one[:2], two[:2], rtol=0, atol=1e-14)
-
-
-def test_replicas_take_features_of_their_own():
-    conv = MaxConv(3, edge_dim=2, replicas=2).double()
-    x, attr = torch.randn(2, 4, 3, **DOUBLE), torch.randn(8, 2, **DOUBLE)
-    out = conv(x, cycle(4), attr)
-    for r in range(2):
-        torch.testing.assert_close(out[r], conv(x[r], cycle(4), attr)[r])

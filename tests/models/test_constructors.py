@@ -1,4 +1,5 @@
-"""Options that a convolution does not take: the error names the option and what is expected."""
+"""Options that a convolution does not take: the error names the option and what is expected.
+``check_model`` tries the options that all convolutions have."""
 
 import pytest
 from helpers import refused
@@ -6,22 +7,9 @@ from helpers import refused
 from hogwild import EnergyConv
 from hogwild.errors import ConfigError
 from hogwild.models import EIGNNConv, GSDConv, IGNNConv, ScarselliConv
-from hogwild.solvers import Newton, Picard
+from hogwild.solvers import Picard
 
 NAN = float("nan")
-COMMON = [
-    ({"in_channels": 0}, ["in_channels=0", "positive integer"]),
-    ({"hidden_channels": 0}, ["hidden_channels=0", "positive integer"]),
-    ({"hidden_channels": -1}, ["hidden_channels=-1", "positive integer"]),
-    ({"replicas": 0}, ["replicas=0", "positive integer"]),
-    ({"replicas": -1}, ["replicas=-1", "positive integer"]),
-    ({"on_failure": "panic"}, ["'panic'", "raise", "warn", "ignore"]),
-]
-SOLVERS = [
-    ({"solver": "newton"}, ["'newton'", "hogwild"]),
-    ({"solver": Newton}, ["solver", "instance"]),
-    ({"solver": Picard}, ["solver", "instance"]),
-]
 WIDTHS = [
     ({"widths": (4, 0)}, ["widths=(4, 0)", "positive"]),
     ({"widths": 4}, ["widths=4", "(4, 4)"]),
@@ -43,7 +31,6 @@ OWN = {
         ({"message": "node", "edge_dim": 2}, ["node-wise", "message='edge'"]),
         ({"act": "relu"}, ["'relu'", "softplus"]),
         ({"gate": "abs"}, ["'abs'", "softplus"]),
-        *SOLVERS,
         *WIDTHS,
     ],
     GSDConv: [
@@ -51,7 +38,6 @@ OWN = {
         ({"gamma": NAN}, ["gamma=nan", "positive"]),
         ({"beta": -1.0}, ["beta=-1.0", "nonnegative"]),
         ({"beta": float("inf")}, ["beta=inf", "nonnegative"]),
-        *SOLVERS,
         *WIDTHS,
     ],
     IGNNConv: [
@@ -60,7 +46,6 @@ OWN = {
         ({"kappa": -0.5}, ["kappa=-0.5", "between 0 and 1"]),
         ({"kappa": NAN}, ["kappa=nan", "between 0 and 1"]),
         ({"act": "gelu"}, ["'gelu'", "relu", "tanh", "expansive"]),
-        *SOLVERS,
         *WIDTHS,
     ],
     EIGNNConv: [
@@ -74,11 +59,10 @@ OWN = {
     ScarselliConv: [
         ({"message_channels": 0}, ["message_channels=0"]),
         ({"edge_dim": 0}, ["edge_dim=0"]),
-        *SOLVERS,
         *WIDTHS,
     ],
 }
-CASES = [(conv, *case) for conv, own in OWN.items() for case in (*COMMON, *own)]
+CASES = [(conv, *case) for conv, own in OWN.items() for case in own]
 
 
 @pytest.mark.parametrize(("conv", "options", "words"), CASES, ids=str)

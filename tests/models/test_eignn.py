@@ -7,11 +7,9 @@ from helpers import DOUBLE, batch_of, chain, complete, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild import EIGNN, Inputs
-from hogwild.errors import FeatureError, GraphError
+from hogwild import Inputs
+from hogwild.errors import GraphError
 from hogwild.models import EIGNNConv
-from hogwild.ops import gather
-from hogwild.problems import FixedPoint
 from hogwild.solvers import Anderson, Picard, SemismoothNewton
 from hogwild.testing import check_model, random_graph
 
@@ -37,14 +35,6 @@ class Weighted(OnWeights):
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 def test_conv(options, device):
     check_model(lambda **kw: EIGNNConv(3, **options, **kw), device=device)
-
-
-@pytest.mark.parametrize("pool", [None, "mean"])
-@pytest.mark.parametrize("num_layers", [1, 2])
-def test_gnn(pool, num_layers, device):
-    check_model(
-        lambda **kw: EIGNN(3, out_channels=2, pool=pool, num_layers=num_layers, **kw), device=device
-    )
 
 
 @pytest.mark.parametrize("method", ["closed", "iterate"])
@@ -167,18 +157,6 @@ def test_modulus_is_at_most_gamma_and_bounds_the_blocks(seed, gamma):
     assert float(torch.linalg.eigvals(norms).abs().max()) <= float(modulus.max()) * (1 + 1e-9)
 
 
-def test_update_of_some_nodes_equals_the_step():
-    conv, graph, inputs = pose([1, 4, 9], replicas=2)
-    problem = conv.problem(Inputs(*inputs)).detach()
-    h = torch.randn(2, 2, 14, **DOUBLE)
-    nodes = torch.tensor([13, 0, 3])
-    at = graph.star(nodes)
-    some = problem.node.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
-    torch.testing.assert_close(some, problem.step(h)[..., nodes])
-    slow = FixedPoint.pullback(problem, h, h)
-    torch.testing.assert_close(problem.pullback(h, h), slow)
-
-
 # -- bad input ------------------------------------------------------------------------------------
 
 
@@ -202,8 +180,3 @@ def test_closed_form_refuses_large_graphs():
         EIGNNConv(1).double()(torch.zeros(5001, 1, **DOUBLE), chain(5001))
     found = EIGNNConv(1, method="iterate").double()(torch.zeros(5001, 1, **DOUBLE), chain(5001))
     assert found.shape == (5001, 2)
-
-
-def test_edge_features_are_refused():
-    with pytest.raises(FeatureError, match="EIGNNConv"):
-        EIGNNConv(3).double()(torch.zeros(4, 3, **DOUBLE), cycle(4), torch.ones(8, 1, **DOUBLE))

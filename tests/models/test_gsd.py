@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from torch_geometric.nn import APPNP
 
 from hogwild import GSDGNN, Inputs
-from hogwild.errors import AsynchronyError, FeatureError, GraphError
+from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
 from hogwild.models import GSDConv, gsd
 from hogwild.models.base import Kind
@@ -71,11 +71,6 @@ GRAPHS = {
 @pytest.mark.parametrize("options", [{}, {"hidden_channels": 5, "widths": ()}], ids=["paper", "5"])
 def test_conv(options, device):
     check_model(lambda **kw: GSDConv(3, **options, **kw), device=device)
-
-
-@pytest.mark.parametrize("pool", [None, "mean"])
-def test_gnn(pool, device):
-    check_model(lambda **kw: GSDGNN(3, out_channels=2, pool=pool, **kw), device=device)
 
 
 def test_the_papers_sizes():
@@ -273,16 +268,6 @@ def test_lipschitz_is_tight_and_per_graph():
     assert bool(found.converged.all())
 
 
-def test_select_is_the_problem_alone():
-    edge_index, batch = batch_of((chain(4), 4), (ODD, ODD_NODES), (star(5), 5))
-    problem = problem_on(edge_index, batch.numel(), batch, replicas=3)
-    h = torch.randn(3, 2, batch.numel(), **DOUBLE)
-    sub, nodes = problem.select(torch.tensor([2, 0]), torch.tensor([1, 2]))
-    picked = h[[2, 0]][..., nodes]
-    torch.testing.assert_close(sub.residual(picked), problem.residual(h)[[2, 0]][..., nodes])
-    torch.testing.assert_close(sub.step(picked), problem.step(h)[[2, 0]][..., nodes])
-
-
 def test_a_selected_piece_has_the_degrees_of_the_whole_graph():
     problem = problem_on(star(5), 5, None, replicas=3)
     piece = problem.gathered(Graph.of(star(3), 3), torch.arange(3), torch.arange(4))
@@ -318,18 +303,6 @@ def test_by_conjugate_gradients_where_factors_would_fill_in():
 
 
 # -- what is refused ------------------------------------------------------------------------------
-
-
-def test_bad_input():
-    conv, x = conv_of(), torch.randn(4, 3, **DOUBLE)
-    with pytest.raises(FeatureError, match=r"edge_attr.*edge_weight="):
-        conv(x, cycle(4), torch.ones(8, 2, **DOUBLE))
-    with pytest.raises(FeatureError, match=r"\(4, 2\).*\[num_nodes, 3\]"):
-        conv(x[:, :2], cycle(4))
-    with pytest.raises(GraphError, match="nonnegative"):
-        conv(x, cycle(4), edge_weight=-torch.ones(8, **DOUBLE))
-    with pytest.raises(GraphError, match="0 to 3"):
-        conv(x, cycle(5))
 
 
 def test_asynchronous_needs_reverse_links():

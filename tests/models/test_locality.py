@@ -334,19 +334,6 @@ def test_asking_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.parametrize("make", [GCN, GAT])
-def test_float32(make):
-    torch.manual_seed(0)
-    model, graph = make(3, out_channels=2, replicas=2), random_graph([20])
-    x = torch.randn(20, 3)
-    edge_index = torch.stack([graph.src, graph.dst])
-    problem = model.problem(Inputs(x, edge_index))
-    h = problem.start()
-    for layer in range(5):
-        h = problem.update(layer, h, gather(h, graph.src), problem.graph.everyone)
-    torch.testing.assert_close(h.mT, model.embed(Inputs(x, edge_index)).value, rtol=1e-4, atol=1e-5)
-
-
 def test_a_problem_can_be_pickled_and_copied():
     """It survives pickling and copying, as agents in other processes need."""
     model, graph = GCN(3, out_channels=2).double(), random_graph([5])

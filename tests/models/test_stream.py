@@ -4,15 +4,13 @@ import pytest
 import torch
 from motion import joining, ring
 
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Stream
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Stream
 from hogwild.errors import FeatureError
 from hogwild.linalg import fronts
 
 MODELS = {
     "energy": lambda: EnergyGNN(3, out_channels=2),
-    "gsd": lambda: GSDGNN(3, out_channels=2),
     "ignn": lambda: IGNN(3, out_channels=2),
-    "eignn": lambda: EIGNN(3, out_channels=2),
     "gcn": lambda: GCN(3, out_channels=2),
     "stack": lambda: EnergyGNN(3, out_channels=2, num_layers=2),
     "replicas": lambda: EnergyGNN(3, out_channels=2, replicas=3),

@@ -8,7 +8,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
 import hogwild
-from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, WarmStart
+from hogwild import GCN, EnergyGNN, WarmStart
 from hogwild.errors import ConfigError, GraphError, InputError
 
 KINDS = {
@@ -47,16 +47,6 @@ def test_a_second_epoch_takes_fewer_iterations_to_the_same_answers(kind):
         cold, found = model.embed(batch), warm.embed(batch)
         assert bool((found.iterations < cold.iterations).all())
         torch.testing.assert_close(found.value, cold.value, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("make", [GSDGNN, IGNN])
-def test_other_models_that_solve(make):
-    torch.manual_seed(0)
-    model = make(3, out_channels=1).double()
-    warm, batch = WarmStart(model), Batch.from_data_list(list(WarmStart.numbered(graphs(3))))
-    first = warm(batch)
-    torch.testing.assert_close(warm(batch), first)
-    torch.testing.assert_close(first, model.predict(batch))
 
 
 def test_gradients_are_those_of_the_model():
