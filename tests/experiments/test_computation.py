@@ -1,6 +1,5 @@
 """The computation graph of a run: the arrows that were read, and their picture."""
 
-import sys
 from collections import Counter
 from functools import partial
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.nn import SimpleConv
 
-from experiments.computation import Arrow, ComputationGraph, computation_graph, observe
+from experiments.computation import ComputationGraph, computation_graph, observe
 from hogwild import GCN, EnergyGNN, LayeredGNN, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
 from hogwild.errors import ConfigError, TraceError
@@ -105,13 +104,6 @@ def test_values_follow_from_the_arrows(edge_index, n, seed):
     assert torch.allclose(values[:, -1], final, rtol=0, atol=1e-12)
 
 
-def test_wide_embeddings_have_no_number_to_write():
-    assert (
-        observe(GCN(1, out_channels=1).double(), example(chain(3), 3), stagger=2, delay=1)[1]
-        is None
-    )
-
-
 def test_computation_graph(tmp_path):
     data, path = example(grid(2, 3), 6), tmp_path / "new" / "graph.png"
     figure = computation_graph(
@@ -133,16 +125,6 @@ def test_computation_graph(tmp_path):
     }  # fmt: skip
 
 
-def test_a_drawing_shows_no_progress(monkeypatch, capsys):
-    monkeypatch.setattr("hogwild.progress.DELAY", 0.0)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    data, net = example(chain(3), 3), GCN(1, out_channels=1).double()
-    computation_graph(net, data)
-    assert capsys.readouterr().err == ""
-    observe(net, data, stagger=2, delay=1, progress=True)
-    assert "simulating" in capsys.readouterr().err
-
-
 def test_computation_graph_refuses(tmp_path):
     data = example(chain(3), 3)
     with pytest.raises(ConfigError, match="has no computation graph"):
@@ -159,11 +141,3 @@ def test_computation_graph_refuses(tmp_path):
     with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
         computation_graph(GCN(1, out_channels=1).double(), data, path=path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_arrows_have_names():
-    arrow = Arrow(source=1, layer=0, target=2, after=1)
-    assert (arrow.source, arrow.layer, arrow.target, arrow.after) == arrow
-    arrows, _ = observe(unit_gnn(1), example(chain(3), 3), stagger=1, delay=0)
-    assert arrow not in arrows.unintended
-    assert arrow in arrows.kept

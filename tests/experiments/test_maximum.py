@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import DOUBLE, ODD, ODD_NODES, chain, columns, cycle, edges
+from helpers import DOUBLE, ODD, ODD_NODES, chain, columns, edges
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import dijkstra
@@ -11,9 +11,8 @@ from scipy.sparse.csgraph import dijkstra
 from experiments.maximum import MaxConv, MaxProblem
 from hogwild import Inputs
 from hogwild.graph import Graph
-from hogwild.models.base import Kind
 from hogwild.problems.base import FixedPoint
-from hogwild.solvers import Anderson, Picard, solve
+from hogwild.solvers import Picard, solve
 from hogwild.testing import check_model
 
 
@@ -91,36 +90,6 @@ def test_model_against_the_best_walk():
     assert float(found.residual) == 0.0
 
 
-def test_fresh_decrements_let_values_reach_ten_hops():
-    """The decrements start small: a clear leader is heard ten hops away."""
-    conv = MaxConv(1, hidden_channels=1).double()
-    problem = conv.problem(Inputs(torch.zeros(11, 1, **DOUBLE), chain(11))).detach()
-    assert 0.01 < float(problem.decrement.max()) < 0.2
-    problem.encoding[..., 0] += 2.0
-    found = solve(problem, EXACT, problem.encoding.clone())
-    assert bool((found.value > problem.encoding)[..., 1:].all())
-    assert int(found.iterations) == 10
-
-
-@pytest.mark.parametrize("solver", [Picard(), Anderson()])
-def test_other_solvers(solver):
-    conv = MaxConv(3).double()
-    x = torch.randn(8, 3, **DOUBLE)
-    exact = conv(x, cycle(8))
-    conv.solver = solver
-    torch.testing.assert_close(conv(x, cycle(8)), exact, rtol=0, atol=1e-7)
-
-
-def test_float32():
-    conv = MaxConv(3, solve_dtype=None)
-    x = torch.randn(8, 3)
-    found = conv.embed(Inputs(x, cycle(8)))
-    assert found.value.dtype == torch.float32
-    assert float(found.residual) == 0.0
-    conv.solve_dtype = torch.float64
-    torch.testing.assert_close(found.value, conv(x, cycle(8)))
-
-
 # -- what is proved -------------------------------------------------------------------------------
 
 
@@ -183,27 +152,6 @@ def test_rounds_bound_the_error(problem):
         assert bool((h <= exact.clamp_min(top - count * least) + 1e-12).all())
 
 
-@settings(max_examples=50, deadline=None)
-@given(problem=problems())
-def test_monotone_and_nonexpansive(problem):
-    """h ≤ h' entails F(h) ≤ F(h'), and F moves no further than h does."""
-    h = 3.0 * torch.randn_like(problem.encoding)
-    above = h + torch.rand_like(h)
-    low, high = problem.step(h), problem.step(above)
-    assert bool((low <= high).all())
-    assert float((high - low).abs().max()) <= float((above - h).abs().max()) + 1e-12
-
-
-def test_the_map_is_no_contraction():
-    """A wrong value above all others moves its neighbour as far as it is moved itself."""
-    problem = MaxConv(3).double().problem(Inputs(torch.randn(2, 3, **DOUBLE), chain(2))).detach()
-    h = torch.full((1, 2, 2), 50.0, **DOUBLE)
-    torch.testing.assert_close(problem.step(h + 1.0) - problem.step(h), torch.ones_like(h))
-    assert problem.modulus() is None
-    assert problem.monotone
-    assert MaxConv.kind == Kind.FIXED_POINT
-
-
 # -- the gradient ---------------------------------------------------------------------------------
 
 
@@ -219,20 +167,6 @@ def test_pullback_and_adjoint(problem):
     transposed = columns(lambda v: problem.pullback(found, v) - v, found)
     dense = torch.linalg.solve(transposed, g.flatten(1)).view_as(g)
     torch.testing.assert_close(problem.adjoint(found, g), dense)
-
-
-def test_ties_go_to_oneself_then_to_the_first_edge():
-    """Two neighbours with equal news, and a third equal to what the node knows itself."""
-    graph = Graph.of(edges((2, 0), (1, 0), (3, 4)), 5)
-    encoding = torch.tensor([[[0.0, 2.0, 2.0, 2.0, 1.0]]], **DOUBLE).requires_grad_()
-    decrement = torch.ones(1, 1, 3, **DOUBLE).requires_grad_()
-    problem = MaxProblem(graph, encoding, decrement)
-    h = torch.tensor([[[1.0, 2.0, 2.0, 2.0, 1.0]]], **DOUBLE)
-    assert torch.equal(problem.step(h), h)
-    assert problem.senders(h).tolist() == [[[2, 5, 5, 5, 5, 5]]]
-    grads = torch.autograd.grad(problem.residual(h).sum(), (encoding, decrement))
-    assert grads[0].tolist() == [[[0.0, 1.0, 1.0, 1.0, 1.0]]]
-    assert grads[1].tolist() == [[[-1.0, 0.0, 0.0]]]
 
 
 def test_gradient_along_a_long_chain():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch_geometric.utils import add_self_loops, degree
 
-from hogwild import GAT, GCN, Inputs, LayeredGNN
+from hogwild import GCN, Inputs, LayeredGNN
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
 from hogwild.ops import gather
@@ -290,17 +290,6 @@ def test_on_a_complete_graph_everyone_is_a_neighbour():
     assert model.require_asynchronous(bare(chain(2), 2)) is None
     with pytest.raises(AsynchronyError):
         model.require_asynchronous(bare(chain(3), 3))
-
-
-def test_models_that_can_run_asynchronously():
-    for model in (
-        GCN(3, out_channels=2),
-        GAT(3, out_channels=2, edge_dim=2),
-        GCN(3, out_channels=2, replicas=2),
-    ):
-        # One-way edges carry values, and that is enough.
-        assert model.require_asynchronous(bare(ODD, ODD_NODES)) is None
-        assert model.double().require_asynchronous(bare(cycle(4), 4)) is None
 
 
 def test_training_mode():

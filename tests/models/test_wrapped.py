@@ -15,7 +15,6 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.errors import AsynchronyError, ConfigError, FeatureError
 from hogwild.graph.inputs import Inputs
-from hogwild.models import WrappedGNN
 
 
 def test_a_model_with_its_own_head():
@@ -134,12 +133,6 @@ def test_a_list_of_graphs_and_one_graph_without_a_batch():
             model(each[0].x, each[0].edge_index),
             atol=1e-6, rtol=0,
         )  # fmt: skip
-
-
-def test_exported():
-    assert hogwild.wrap is wrap
-    assert hogwild.models.WrappedGNN is WrappedGNN
-    assert "GCN(" in repr(wrap(pyg.GCN(3, 8, 2)))
 
 
 def test_features_that_are_no_numbers_are_refused():
