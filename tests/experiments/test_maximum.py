@@ -169,6 +169,20 @@ def test_pullback_and_adjoint(problem):
     torch.testing.assert_close(problem.adjoint(found, g), dense)
 
 
+def test_ties_go_to_oneself_then_to_the_first_edge():
+    """Two neighbours with equal news, and a third equal to what the node knows itself."""
+    graph = Graph.of(edges((2, 0), (1, 0), (3, 4)), 5)
+    encoding = torch.tensor([[[0.0, 2.0, 2.0, 2.0, 1.0]]], **DOUBLE).requires_grad_()
+    decrement = torch.ones(1, 1, 3, **DOUBLE).requires_grad_()
+    problem = MaxProblem(graph, encoding, decrement)
+    h = torch.tensor([[[1.0, 2.0, 2.0, 2.0, 1.0]]], **DOUBLE)
+    assert torch.equal(problem.step(h), h)
+    assert problem.senders(h).tolist() == [[[2, 5, 5, 5, 5, 5]]]
+    grads = torch.autograd.grad(problem.residual(h).sum(), (encoding, decrement))
+    assert grads[0].tolist() == [[[0.0, 1.0, 1.0, 1.0, 1.0]]]
+    assert grads[1].tolist() == [[[-1.0, 0.0, 0.0]]]
+
+
 def test_gradient_along_a_long_chain():
     """Every edge of the best walk counts once for each node beyond it, 400 hops and exactly."""
     n = 401
