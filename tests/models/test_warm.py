@@ -60,22 +60,9 @@ def test_gradients_are_those_of_the_model():
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_by_hand(kind):
-    """``start`` and ``keep`` around a call of the model's own are what ``warm(batch)`` does."""
-    torch.manual_seed(0)
-    model = EnergyGNN(3, out_channels=1, **KINDS[kind]).double()
-    data = WarmStart.numbered(graphs(4))
-    batch = next(iter(DataLoader(data, batch_size=4)))
-    warm, hand = WarmStart(model), WarmStart(model)
-    assert hand.start(batch) is None
-    warm(batch)
-    hand.keep(batch, torch.cat([s.value for s in model.solutions(batch)], -1))
-    assert torch.equal(hand.start(batch), warm.start(batch))
-    out = model(batch.x, batch.edge_index, batch=batch.batch, h0=hand.start(batch))
-    torch.testing.assert_close(out, warm(batch))
-    with pytest.raises(InputError, match=r"shape \[2, 2\]; expected .*side by side"):
-        hand.keep(batch, torch.zeros(2, 2, **DOUBLE))
+def start(warm, batch):
+    """Where the next solve begins."""
+    return warm._memory.get(warm._rows(batch))[0]
 
 
 def test_rows_come_back_to_their_graphs():
@@ -84,11 +71,12 @@ def test_rows_come_back_to_their_graphs():
     value = {int(g.graph_id): torch.randn(g.num_nodes, 2, **DOUBLE) for g in data}
     for order in ([0], [3, 1], [5, 2, 4]):  # the memory grows twice
         batch = Batch.from_data_list([data[i] for i in order])
-        warm.keep(batch, torch.cat([value[int(n)] for n in batch.graph_id]))
+        h = torch.cat([value[int(n)] for n in batch.graph_id])
+        warm._memory.put(h.unsqueeze(0), warm._rows(batch))
     batch = Batch.from_data_list([data[i] for i in (4, 0, 5, 1, 2, 3)])
-    assert torch.equal(warm.start(batch), torch.cat([value[int(n)] for n in batch.graph_id]))
+    assert torch.equal(start(warm, batch), torch.cat([value[int(n)] for n in batch.graph_id]))
     alone = data[2]
-    assert torch.equal(warm.start(alone), value[alone.graph_id])
+    assert torch.equal(start(warm, alone), value[alone.graph_id])
 
 
 def test_new_and_failed_graphs_start_at_zero():
@@ -98,7 +86,7 @@ def test_new_and_failed_graphs_start_at_zero():
     warm, data = WarmStart(model), WarmStart.numbered(graphs(2))
     found = warm.embed(Batch.from_data_list([data[0]]))
     assert not bool(found.converged.any())
-    assert not warm.start(Batch.from_data_list([data[1], data[0]])).any()
+    assert not start(warm, Batch.from_data_list([data[1], data[0]])).any()
 
 
 def test_inference_first_and_training_later():
@@ -152,8 +140,6 @@ def test_what_cannot_work_is_refused():
         warm(Batch.from_data_list(plain))
     with pytest.raises(InputError, match="a batch of 3 graphs has 1 numbers"):
         warm(WarmStart.numbered([Batch.from_data_list(plain)])[0])
-    with pytest.raises(InputError, match="Tensor without graph_id"):
-        warm.start(plain[0].x)
     with pytest.raises(InputError, match=r"numbered\(\[data\]\)"):
         WarmStart.numbered(plain[0])
     with pytest.raises(ConfigError, match="GCN, which solves nothing"):

@@ -8,23 +8,18 @@ along the edges.
 with an MLP :math:`g` on every node's features, :math:`A` the symmetric weighted adjacency and
 :math:`\hat D` the diagonal of the row sums :math:`d_i` of :math:`A + I`.
 
-**Split into local energies.** Along the directed edges :math:`j \to i`, of weight :math:`w_{ij}`,
+Along the directed edges :math:`j \to i`, of weight :math:`w_{ij}`, it splits into
 
 .. math::
     e^i = \gamma \|h_i - g(x_i)\|^2 + \frac\beta2 \sum_{j \in N(i)} w_{ij}
         \Bigl\| \frac{h_i}{\sqrt{d_i}} - \frac{h_j}{\sqrt{d_j}} \Bigr\|^2, \qquad
     d_i = 1 + \frac12 \Bigl(\sum_{j \in N(i)} w_{ij} + \sum_{j : i \in N(j)} w_{ji}\Bigr),
 
-which depends on :math:`h_i`, the embeddings of the in-neighbours and the degrees. On an undirected
-graph the :math:`e^i` add up to the energy above: every undirected edge is two directed edges, and
-each of its ends holds half of it.
+one for each node. On directed graphs the sum is the energy above with :math:`(A + A^\top)/2` in
+place of :math:`A`, convex for all nonnegative weights. (With in-degrees, PyG's normalisation, it
+would not be.)
 
-**Directed graphs.** On every graph the model minimises the sum of these :math:`e^i`. This is the
-energy above with :math:`A` replaced by :math:`(A + A^\top)/2`, the only part that enters a
-quadratic form. It is a sum of squares and therefore convex for all nonnegative weights. With PyG's
-normalisation of a directed graph, where :math:`d_i` is the in-degree, it would not be convex.
-
-**As a fixed point.** The gradient step of size :math:`1 / 2(\gamma + \beta)`,
+The gradient step of size :math:`1 / 2(\gamma + \beta)`,
 
 .. math:: F(H) = \frac{\gamma}{\gamma + \beta}\, g(X) + \frac{\beta}{\gamma + \beta} \tilde A H,
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -70,20 +70,6 @@ class EmbeddingCache:
         return self.value
 
 
-def side_by_side(found: Sequence[Solution]) -> Tensor:
-    """The embeddings of all levels as one starting point, [(R,) N, sum of their widths]."""
-    h = [level.value.detach() for level in found]
-    return h[0] if len(h) == 1 else torch.cat(h, -1)
-
-
-class Graphs(Protocol):
-    """A dataset or a list of graphs."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, i: int, /) -> Any: ...
-
-
 class Numbered(Dataset[Data]):
     """A dataset whose graphs have numbers (:meth:`WarmStart.numbered`).
 
@@ -91,7 +77,7 @@ class Numbered(Dataset[Data]):
     dataset of these graphs, with the same numbers.
     """
 
-    def __init__(self, graphs: Graphs, rows: Sequence[int], numbers: Sequence[int]) -> None:
+    def __init__(self, graphs: Any, rows: Sequence[int], numbers: Sequence[int]) -> None:
         self.graphs, self.rows, self.numbers = graphs, rows, numbers
 
     def __len__(self) -> int:
@@ -140,7 +126,7 @@ class WarmStart:
         self.clear()
 
     @staticmethod
-    def numbered(graphs: Graphs) -> Numbered:
+    def numbered(graphs: Any) -> Numbered:
         """The graphs of a dataset or list, each with a number of its own as ``data.graph_id``.
 
         No two calls in one process give the same number. The graphs themselves stay as they are.
@@ -167,29 +153,11 @@ class WarmStart:
         rows = self._rows(batch)
         h0, many = self._memory.get(rows), self.model.replicas is not None
         found = self.model.solutions(inputs, h0 if h0 is None or many else h0[0])
-        h = side_by_side(found)
-        converged = torch.stack([level.converged for level in found]).all(0)
+        whole = Solution.of_levels(found, every=True)
+        h, converged = whole.value, whole.converged
         usable = None if bool(converged.all()) else converged[..., inputs.owner]
         self._memory.put(h if many else h.unsqueeze(0), rows, usable)
         return found
-
-    def start(self, batch: Data) -> Tensor | None:
-        """The starting point ``h0`` for a call of the model by hand; ``None`` before the first
-        :meth:`keep`. It has the embeddings of all levels side by side, [N, k] or [R, N, k]."""
-        h0 = self._memory.get(self._rows(batch))
-        return h0 if h0 is None or self.model.replicas is not None else h0[0]
-
-    def keep(self, batch: Data, h: Tensor) -> None:
-        """Keep embeddings of all levels side by side, [N, k] or [R, N, k], for :meth:`start`."""
-        n, k = int(batch.num_nodes or 0), sum(self.model.conv.level_channels)
-        expected = (n, k) if self.model.replicas is None else (self.model.replicas, n, k)
-        if tuple(h.shape) != expected:
-            raise InputError(
-                f"the embeddings have shape {list(h.shape)}; expected {list(expected)}: those of "
-                f"all levels side by side, as torch.cat([s.value for s in model.solutions(batch)], "
-                f"-1) has them"
-            )
-        self._memory.put(h.view(-1, n, k), self._rows(batch))
 
     def clear(self) -> None:
         """Forget all embeddings and the sizes of all graphs."""

@@ -8,7 +8,6 @@ from torch_geometric.data import Batch
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.warm import side_by_side
 
 
 def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
@@ -34,7 +33,7 @@ def predict_levels(
         h0 = h0[0]
     inputs = inputs_of(model, data)
     levels = model.solutions(inputs, h0)
-    found, h = model.joined(levels), side_by_side(levels)
+    found, h = model.joined(levels), Solution.of_levels(levels, every=True).value.detach()
     out = model.read(found.value, inputs)
     if many:
         return out, found, h
