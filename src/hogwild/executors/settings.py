@@ -13,8 +13,8 @@ from hogwild.graph import Graph
 from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.problems.base import Problem
-from hogwild.rules import sends_letters
-from hogwild.rules.steps import check_step
+from hogwild.rules import check_radius, sends_letters
+from hogwild.rules.energies import check_step
 
 EXCHANGES = ("packet", "exact")
 
@@ -48,10 +48,7 @@ class Settings:
         require_one_of(EXCHANGES, exchange=self.exchange)
         if self.radius is not None:
             require_integer("radius", self.radius, 0)
-            if self.rule != "balls":
-                raise ConfigError(
-                    f"radius={self.radius} was given with rule={self.rule!r}; expected rule='balls'"
-                )
+            check_radius(self.rule, self.radius)
         impaired, history = check_impairments(self.impairments), self.history
         if self.exact and any(impairment.triggers for impairment in impaired):
             raise ConfigError(

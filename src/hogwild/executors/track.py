@@ -35,7 +35,6 @@ from hogwild.models.mode import evaluating
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose, rule_for
-from hogwild.rules.balls import BallsRule, Told
 from hogwild_node.rules.base import Kept
 
 Score = Callable[[Tensor, Data], float]
@@ -239,8 +238,7 @@ class Course:
                 f"changes; expected restart=..., ticks after which all nodes begin anew, or "
                 f"rule='caching'"
             )
-        if isinstance(rule, BallsRule):
-            rule.told = Told(inputs, partial(_posed, model))
+        rule.read(inputs, partial(_posed, model))
         if after is not None and not rule.follows(after[0].simulation.rule, after[1]):
             time, after = after[0].simulation.time, None
         time = time if after is None else after[0].simulation.time

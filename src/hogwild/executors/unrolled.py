@@ -43,13 +43,10 @@ from hogwild.models.layers import LayeredProblem
 from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.nn.norm import BatchNorm
-from hogwild.problems.base import Objective, Problem
-from hogwild.rules import choose, gradient_rule, rule_for
-from hogwild.rules.unrolled import UnrolledMessages
+from hogwild.problems.base import Problem
+from hogwild.rules import RULES, about, choose, rule_for
+from hogwild.rules.energies import UnrolledMessages
 from hogwild_node.rules import OverwritingRule, Rule
-
-DIFFERENTIABLE = ("gradient", "messages", "fixed-point")
-"""Rules of implicit models that have gradients."""
 
 
 def asynchronous_forward(
@@ -211,13 +208,12 @@ def _own_memory(simulation: Simulation) -> None:
 def _rule(problem: Problem, settings: Settings, age: int | None) -> Rule:
     """The rule of nodes, which torch can differentiate where gradients are enabled."""
     name = choose(problem, settings.rule, settings.step)
-    if torch.is_grad_enabled() and name not in DIFFERENTIABLE:
+    if torch.is_grad_enabled() and not about(name).differentiable:
+        known = [name for name, rule in RULES.items() if rule.differentiable]
         raise ConfigError(
-            f"rule={name!r} has no gradients; expected one of auto, {', '.join(DIFFERENTIABLE)}"
+            f"rule={name!r} has no gradients; expected one of auto, {', '.join(known)}"
         )
-    if name == "messages" and isinstance(problem, Objective):
-        return UnrolledMessages(gradient_rule(problem, settings.step, age=age, letters=True))
-    return rule_for(problem, name, settings.step, age)
+    return rule_for(problem, name, settings.step, age, differentiable=True)
 
 
 def ticks_of(updates: int, stagger: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +71,11 @@ class Rule(ABC):
         """Whether nodes go on through this change of the graph with :meth:`keep`. Otherwise all
         nodes begin anew."""
         return True
+
+    def read(self, inputs: Any, pose: Callable[[Any], Any]) -> None:
+        """Note the features of now, and how problems are made of other ones, for rules whose nodes
+        compute with what others tell of their features. By default nothing is noted."""
+        return None
 
     def pose(self, model: Any) -> None:
         """Replace the model by another one of the same shape. The model at a node may only depend
