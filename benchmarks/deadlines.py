@@ -48,9 +48,9 @@ from experiments.protocols import PROTOCOLS, Protocol
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.config import Config
-from hogwild.executors.cone import light_cone
+from hogwild.executors.deadlines import light_cone
 from hogwild.executors.run import Run
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.tasks import Task

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from hogwild.executors.deadlines import LEAST
-from hogwild.executors.price import shown, size
 from hogwild.files import write_atomically
 from hogwild.plots.style import CYCLE, GREY, INK, figure, need
+from hogwild.progress import shown, size
 
 HERE = Path(__file__).parent
 PAGE, FIGURES = HERE.parent / "docs" / "deadlines.md", HERE.parent / "docs" / "figures"

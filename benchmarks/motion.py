@@ -22,8 +22,8 @@ from torch import nn
 
 import hogwild
 from hogwild.asynchrony.scenarios import swarm
-from hogwild.executors.price import aligned, size
-from hogwild.executors.tracked import Track
+from hogwild.executors.track_result import Track
+from hogwild.progress import aligned, size
 
 MODELS = {
     "energy": lambda: hogwild.EnergyGNN(1, out_channels=1),

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 import hogwild
-from hogwild.executors.price import aligned
+from hogwild.progress import aligned
 from hogwild.tasks.trajectories import near
 
 MODELS = {

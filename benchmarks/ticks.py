@@ -30,7 +30,7 @@ from training_step import THREADS, limit_threads, publish
 
 from hogwild import EnergyGNN
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.native import SWITCH, library
 from hogwild.problems.base import Objective

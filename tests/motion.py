@@ -3,7 +3,7 @@
 import torch
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.scenario import Scenario
+from hogwild.asynchrony.moving import Scenario
 
 
 def ring(ids, seed=0, chords=(), width=3, dtype=torch.float64):

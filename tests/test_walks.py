@@ -44,10 +44,10 @@ def data():
 # The largest number of files, by model and call.
 WALKS = {
     ("EnergyGNN", "forward"): 26,
-    ("EnergyGNN", "simulate"): 60,
+    ("EnergyGNN", "simulate"): 56,
     ("EnergyGNN", "infer"): 50,
     ("SoftEnergyGNN", "forward"): 31,
-    ("SoftEnergyGNN", "simulate"): 54,
+    ("SoftEnergyGNN", "simulate"): 50,
     ("SoftEnergyGNN", "infer"): 46,
 }
 

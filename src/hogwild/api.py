@@ -8,12 +8,12 @@ What is not here has a module of its own: ``hogwild.models`` (the convolutions o
 from hogwild.analysis.certify import certify
 from hogwild.analysis.robustness import robustness
 from hogwild.analysis.sweep import sweep
-from hogwild.asynchrony.scenario import Scenario
+from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import HogwildError
 from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
 from hogwild.executors.track import track
-from hogwild.executors.tracked import Track
+from hogwild.executors.track_result import Track
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models import (

@@ -92,10 +92,6 @@ class FeatureWarning(UserWarning):
     """A model that was never standardised meets large features in training."""
 
 
-class ProjectionWarning(UserWarning):
-    """A constrained parameter was found outside its set and moved back; says by how much."""
-
-
 class Rule(NamedTuple):
     """Which values an option takes, in code and in words."""
 

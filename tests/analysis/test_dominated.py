@@ -13,7 +13,7 @@ from hogwild.analysis.certify import certify
 from hogwild.analysis.energies import dominated_rate
 from hogwild.analysis.nearby import Nearby, dominance, flat, split
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.rules import gradient_rule
 from hogwild.solvers import Newton, solve
 from hogwild.testing.problems import Quadratic, random_graph

@@ -9,7 +9,7 @@ from certified import data
 from hogwild import EnergyGNN, Inputs
 from hogwild.analysis.echoes import Echoes
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import message_rule
 from hogwild.testing.problems import Quadratic

@@ -18,7 +18,7 @@ from hogwild.asynchrony.impairments import (
     Quantisation,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.models.base import Kind
 from hogwild.rules import gradient_rule, message_rule
 from hogwild.rules.energies import THETA, certified_steps

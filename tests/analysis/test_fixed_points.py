@@ -13,8 +13,7 @@ from hogwild.analysis.certify import certify
 from hogwild.asynchrony.impairments import (
     EventTriggered,
 )
-from hogwild.models.adjacency import Adjacency
-from hogwild.models.contraction import Contraction
+from hogwild.models.contraction import Adjacency, Contraction
 from hogwild.nn.nonexpansive import resolve
 from hogwild.ops import gather
 from hogwild.testing.problems import random_graph
@@ -52,7 +51,7 @@ def test_the_bound_of_a_contraction_is_attained():
     graph = random_graph([2])
     problem = Contraction(
         graph,
-        Adjacency(torch.ones(2, **DOUBLE), None, torch.ones(2, **DOUBLE)),
+        Adjacency(torch.ones(2, **DOUBLE), torch.zeros(2, **DOUBLE), torch.ones(2, **DOUBLE)),
         torch.full((1, 1, 1), 0.8, **DOUBLE),
         torch.zeros(1, 1, 2, **DOUBLE),
         resolve("identity"),

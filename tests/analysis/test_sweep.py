@@ -9,7 +9,7 @@ import hogwild
 from hogwild import GCN, IGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Latency, Stragglers
 from hogwild.errors import ConfigError
-from hogwild.executors.price import shown, size
+from hogwild.progress import shown, size
 from hogwild.rules import gradient_rule, register
 
 

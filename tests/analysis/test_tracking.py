@@ -9,7 +9,7 @@ from motion import ring
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Scenario, certify, track
 from hogwild.analysis.contractions import certify_fixed_point
 from hogwild.errors import ConfigError
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
 from hogwild.testing.problems import Affine
 

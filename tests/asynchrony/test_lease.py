@@ -4,7 +4,7 @@ import torch
 from motion import joining, ring
 
 from hogwild import Scenario
-from hogwild.asynchrony.lease import believed
+from hogwild.asynchrony.moving import believed
 
 
 def named(frame, edges=None):

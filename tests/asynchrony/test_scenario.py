@@ -5,8 +5,7 @@ import torch
 from motion import joining, ring
 
 from hogwild import Scenario
-from hogwild.asynchrony.change import Change, Register
-from hogwild.asynchrony.scenario import Numbering, edge_keys
+from hogwild.asynchrony.moving import Change, Numbering, Register, edge_keys
 from hogwild.errors import ScenarioError
 
 

@@ -9,7 +9,7 @@ import hogwild
 from hogwild.cli import VERBS, module
 from hogwild.config import Config
 from hogwild.demo import demo
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.training import load
 
 TRAINED = "a folder, --replica and --graphs name it"

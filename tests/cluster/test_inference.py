@@ -113,8 +113,6 @@ def test_bad_input_is_one_clear_line(tmp_path):
         infer(GAT(3, out_channels=1), data, 2)
     with pytest.raises(AsynchronyError, match="rounds=2"):
         infer(EnergyGNN(3, out_channels=1, rounds=2), data, 2)
-    with pytest.raises(ConfigError, match="normalize=False"):
-        infer(IGNN(3, out_channels=1, normalize=False), data, 2)
     for options, words in (
         ({"workers": 0}, "workers=0"), ({"tol": 0.0}, r"tol=0\.0"), ({"work": "magic"}, "magic"),
         ({"workers": 2, "address": "127.0.0.1:1"}, "no cluster of Ray answers"),

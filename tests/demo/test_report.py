@@ -13,7 +13,7 @@ from web_browser import chromium, missing
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo import Rumour, Study, demo, report, study
 from hogwild.demo.study import MODELS, ROWS
-from hogwild.executors.price import shown, size
+from hogwild.progress import shown, size
 
 
 @pytest.fixture(scope="module")

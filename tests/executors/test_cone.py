@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild.asynchrony import BernoulliLoss, Crashes, Latency
-from hogwild.executors import cone as module
-from hogwild.executors.cone import light_cone
-from hogwild.executors.settings import Settings
+from hogwild.executors import deadlines as module
+from hogwild.executors.deadlines import light_cone
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 
 

@@ -6,8 +6,7 @@ from helpers import chain, cycle, example
 from torch_geometric.data import Batch
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.executors.descent import blocks, descended, inverse
-from hogwild.executors.unrolled import asynchronous_embed
+from hogwild.executors.unrolled import asynchronous_embed, blocks, descended, inverse
 
 MAKE = {
     "energy": lambda **kw: EnergyGNN(3, out_channels=2, **kw),

@@ -19,7 +19,7 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.ops import gather, scatter
 from hogwild.rules import gradient_rule
 from hogwild.rules.energies import THETA

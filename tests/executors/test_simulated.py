@@ -20,7 +20,7 @@ from hogwild.asynchrony.impairments import (
     Reordering,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.rules import fixed_point_rule, gradient_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 

@@ -10,11 +10,10 @@ from torch_geometric.data import Data
 import hogwild
 from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Scenario, simulate, track
 from hogwild.asynchrony import BernoulliLoss, Crashes, EventTriggered, GilbertElliott
-from hogwild.asynchrony.change import Change, Register
+from hogwild.asynchrony.moving import Change, Register
 from hogwild.asynchrony.scenarios import drifting, swarm
 from hogwild.errors import ConfigError
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulated import After, Simulation
+from hogwild.executors.simulation import After, Settings, Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.rules import rule_for
 

@@ -18,7 +18,7 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Replay
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.kernels.native import library
 from hogwild.testing import check_executor
 
@@ -234,7 +234,7 @@ def test_the_executor_passes_its_suite():
 def test_simulate_counts_the_same(monkeypatch):
     model, data = energy(), graphs()
     ours = simulate(model, data, runs=3, ticks=150, impairments=bounded(0.1)[:1])
-    import hogwild.executors.simulated as module
+    import hogwild.executors.simulation as module
 
     monkeypatch.setattr(module, "kernel_of", lambda *_, **__: "switched off")
     theirs = simulate(model, data, runs=3, ticks=150, impairments=bounded(0.1)[:1])

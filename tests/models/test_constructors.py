@@ -60,7 +60,6 @@ OWN = {
         ({"kappa": -0.5}, ["kappa=-0.5", "between 0 and 1"]),
         ({"kappa": NAN}, ["kappa=nan", "between 0 and 1"]),
         ({"act": "gelu"}, ["'gelu'", "relu", "tanh", "expansive"]),
-        ({"constraint": "clip"}, ["'clip'", "parametrise", "project"]),
         *SOLVERS,
         *WIDTHS,
     ],

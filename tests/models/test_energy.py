@@ -21,7 +21,7 @@ from hogwild.errors import (
     AsynchronyError,
     ConfigError,
 )
-from hogwild.executors.descent import descended
+from hogwild.executors.unrolled import descended
 from hogwild.nn import PICNN
 from hogwild.solvers import Newton
 from hogwild.testing import check_model

@@ -155,7 +155,6 @@ def test_a_replica(tmp_path):
         (lambda: EnergyGNN(3, out_channels=1, rounds=2), "rounds=2"),
         (lambda: EnergyGNN(3, out_channels=1, num_layers=2), "Stack"),
         (lambda: EnergyGNN(3, out_channels=1, pool="mean"), "predicts for whole graphs"),
-        (lambda: IGNN(3, out_channels=1, normalize=False), "eigenvalue of the whole graph"),
         (
             lambda: ScarselliGNN(3, out_channels=1),
             "ScarselliConv cannot run without torch; expected a SoftEnergyConv",

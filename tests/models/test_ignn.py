@@ -1,7 +1,6 @@
 """IGNN: conformance, references that share no code with it, and what keeps it a contraction."""
 
 import copy
-import warnings
 
 import numpy as np
 import pytest
@@ -13,15 +12,10 @@ from hypothesis import strategies as st
 from scipy.optimize import root
 
 from hogwild import IGNN, Inputs
-from hogwild.errors import (
-    ConfigError,
-    DTypeError,
-    FeatureError,
-    GraphError,
-    ProjectionWarning,
-)
+from hogwild.errors import ConfigError, DTypeError, FeatureError, GraphError
+from hogwild.graph import Graph
 from hogwild.models import IGNNConv
-from hogwild.models.contraction import onto_ball
+from hogwild.models.contraction import adjacency
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.ops import gather
 from hogwild.problems import FixedPoint
@@ -30,14 +24,6 @@ from hogwild.testing import check_model, random_graph
 
 NAN = float("nan")
 TIGHT = SemismoothNewton(atol=1e-12)
-
-
-def inside(**options):
-    """A layer with a projected W well inside the ball, where finite differences stay inside."""
-    conv = IGNNConv(3, constraint="project", **options)
-    with torch.no_grad():
-        conv.weight.mul_(0.8)
-    return conv
 
 
 class Weighted(OnWeights):
@@ -54,7 +40,6 @@ VARIANTS = {
     "leaky": {"act": leaky_relu(0.3)},
     "tanh": {"act": "tanh"},
     "identity": {"act": "identity"},
-    "scaled": {"normalize": False},
     "wide": {"hidden_channels": 5, "widths": (4,)},
     "affine encoder": {"widths": ()},
     "small kappa": {"kappa": 0.3},
@@ -70,11 +55,6 @@ def test_conv(options, device):
     check_model(lambda **kw: IGNNConv(3, **options, **kw), device=device)
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_projected_conv(normalize, device):
-    check_model(lambda **kw: inside(normalize=normalize, **kw), device=device)
-
-
 @pytest.mark.parametrize("pool", [None, "mean"])
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_gnn(pool, num_layers, device):
@@ -83,23 +63,21 @@ def test_gnn(pool, num_layers, device):
     )
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_edge_weights(normalize, device):
-    """Gradients reach the features through the weights, degrees and λ_pf, too."""
-    check_model(lambda **kw: Weighted(IGNNConv(3, normalize=normalize, **kw)), device=device)
+def test_edge_weights(device):
+    """Gradients reach the features through the weights and degrees, too."""
+    check_model(lambda **kw: Weighted(IGNNConv(3, **kw)), device=device)
 
 
 # -- references that share no code ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_identity_equals_a_linear_solve(name, normalize):
+def test_identity_equals_a_linear_solve(name):
     """vec H = (I − Ã ⊗ W)⁻¹ vec g(X), its gradient being that of the dense solve."""
     edge_index, n = GRAPHS[name]
-    conv = IGNNConv(3, hidden_channels=3, act="identity", normalize=normalize).double()
+    conv = IGNNConv(3, hidden_channels=3, act="identity").double()
     x = torch.randn(n, 3, **DOUBLE)
-    a = torch.from_numpy(dense(edge_index, n, normalize=normalize))
+    a = torch.from_numpy(dense(edge_index, n))
     system = torch.eye(3 * n, **DOUBLE) - torch.kron(a, conv.matrix)
     expected = torch.linalg.solve(system, conv.encoder(x).reshape(-1)).view(n, 3)
     got = conv(x, edge_index)
@@ -141,15 +119,40 @@ def test_solvers_agree():
     graph = random_graph([3, 20, 60], seed=4)
     edge_index = torch.stack([graph.src, graph.dst])
     x = torch.randn(graph.num_nodes, 3, **DOUBLE)
-    conv = IGNNConv(3, hidden_channels=4, constraint="project", solver=TIGHT).double()
-    with torch.no_grad():
-        conv.weight.copy_(0.95 * torch.eye(4, **DOUBLE))
+    conv = IGNNConv(3, hidden_channels=4, solver=TIGHT).double()
+    with torch.no_grad():  # nearly W = 0.95 I
+        conv.weight.copy_(100.0 * torch.eye(4, **DOUBLE))
     expected = conv(x, edge_index, None, graph.batch)
     krylov = SemismoothNewton(atol=1e-12, linear="cg")
     for solver in (Picard(atol=1e-12), Anderson(atol=1e-12), krylov):
         conv.solver = solver
         found = conv(x, edge_index, None, graph.batch)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+
+
+# -- the adjacency --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("name", ["chain", "star", "odd cycle", "directed"])
+def test_perron_eigenvalue_is_one(name, weighted):
+    """λ_pf(Ã) = 1, also on directed and weighted graphs, with a positive certificate."""
+    edge_index, n = GRAPHS[name]
+    graph = Graph.of(edge_index, n)
+    weight = 0.1 + 2.0 * torch.rand(edge_index.size(1), **DOUBLE) if weighted else None
+    a = adjacency(graph, weight, torch.float64)
+    matrix = a.apply(torch.eye(n, **DOUBLE), graph).T.numpy()
+    np.testing.assert_allclose(matrix, dense(edge_index, n, weight), rtol=1e-9)
+    assert radius(matrix) == pytest.approx(1.0, abs=1e-9)
+    assert float(a.perron.min()) > 0.0
+    assert float(a.growth(graph)) == pytest.approx(1.0, abs=1e-9)
+
+
+def test_gradient_of_the_adjacency():
+    edge_index, n = GRAPHS["directed"]
+    graph = Graph.of(edge_index, n)
+    weight = (0.2 + torch.rand(edge_index.size(1), **DOUBLE)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda w: adjacency(graph, w, torch.float64).edge, weight)
 
 
 # -- contraction by construction ------------------------------------------------------------------
@@ -178,63 +181,6 @@ def test_parametrised_matrix_fills_the_ball():
         assert float(conv.matrix.detach().sum(-1)[0]) == pytest.approx(expected, rel=1e-9)
 
 
-@given(st.integers(1, 5), st.integers(0, 10**6), st.floats(0.05, 3.0))
-@settings(max_examples=60, deadline=None)
-def test_projection_is_the_nearest_point(k, seed, radius):
-    """⟨w − p, q − p⟩ ≤ 0 for every q in the ball, which characterises the projection p of w."""
-    rng = torch.Generator().manual_seed(seed)
-    w = 2.0 * torch.randn(3, k, k, generator=rng, **DOUBLE)
-    p = onto_ball(w, radius)
-    assert float(p.abs().sum(-1).max()) <= radius * (1 + 1e-12)
-    corners = radius * torch.cat([torch.eye(k, **DOUBLE), -torch.eye(k, **DOUBLE)])  # [2k, k]
-    ahead = ((w - p).unsqueeze(-2) * (corners - p.unsqueeze(-2))).sum(-1)
-    assert float(ahead.max()) <= 1e-9
-    within = w.abs().sum(-1) <= radius
-    assert torch.equal(p[within], w[within])
-
-
-def test_project_warns_by_how_much():
-    conv = IGNNConv(3, hidden_channels=2, kappa=0.9, constraint="project").double()
-    with torch.no_grad():
-        conv.weight.copy_(torch.tensor([[1.0, -0.4], [0.1, 0.2]]))
-    with pytest.warns(ProjectionWarning, match=r"exceeded kappa=0\.9 by 0\.5 "):
-        excess = conv.project_()
-    assert float(excess) == pytest.approx(0.5)
-    expected = torch.tensor([[0.75, -0.15], [0.1, 0.2]], **DOUBLE)
-    torch.testing.assert_close(conv.weight.detach(), expected)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert float(conv.project_()) == 0.0
-        with torch.no_grad():
-            conv.weight.mul_(2.0)
-        assert float(conv.project_(warn=False)) == pytest.approx(0.9)
-        assert float(conv.weight.detach().abs().sum(-1).max()) == pytest.approx(0.9)
-
-
-def test_forward_projects_what_the_optimiser_left_outside():
-    model = IGNN(3, out_channels=1, constraint="project", num_layers=2, replicas=2).double()
-    x = torch.randn(4, 3, **DOUBLE)
-    with torch.no_grad():
-        model.conv.levels[1].weight[1].mul_(10.0)
-    with pytest.warns(ProjectionWarning, match="project_"):
-        model(x, cycle(4))
-    for conv in model.conv.levels:
-        assert float(conv.weight.detach().abs().sum(-1).max()) <= 0.95 * (1 + 1e-12)
-    with torch.no_grad():
-        model.conv.levels[0].weight.mul_(10.0)
-    model.project_(warn=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model(x, cycle(4))
-
-
-def test_parametrised_project_does_nothing():
-    conv = IGNNConv(3, replicas=2)
-    before = conv.weight.detach().clone()
-    assert conv.project_().tolist() == [0.0, 0.0]
-    assert torch.equal(conv.weight, before)
-
-
 def posed(seed, *, replicas=2, sizes=(1, 4, 7), **options):
     """A problem with random embeddings to look at it from."""
     torch.manual_seed(seed)
@@ -242,7 +188,6 @@ def posed(seed, *, replicas=2, sizes=(1, 4, 7), **options):
     conv = IGNNConv(3, replicas=replicas, **options).double()
     with torch.no_grad():
         conv.weight.mul_(4.0)
-    conv.project_(warn=False)
     x = torch.randn(graph.num_nodes, 3, **DOUBLE)
     weight = 0.1 + torch.rand(graph.num_edges, **DOUBLE)
     edge_index = torch.stack([graph.src, graph.dst])
@@ -251,12 +196,11 @@ def posed(seed, *, replicas=2, sizes=(1, 4, 7), **options):
 
 
 @pytest.mark.parametrize("act", ["relu", "tanh", "identity"])
-@pytest.mark.parametrize("normalize", [True, False])
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=8, deadline=None)
-def test_modulus_bounds_the_jacobian(act, normalize, seed):
+def test_modulus_bounds_the_jacobian(act, seed):
     """ρ(|J|) ≤ modulus ≤ κ on every replica and graph."""
-    conv, problem, h = posed(seed, act=act, normalize=normalize, hidden_channels=3)
+    conv, problem, h = posed(seed, act=act, hidden_channels=3)
     modulus = problem.modulus()
     assert modulus.shape == (2, 3)
     assert float(modulus.max()) <= conv.kappa * (1 + 1e-9)
@@ -273,7 +217,7 @@ def test_modulus_bounds_the_jacobian(act, normalize, seed):
 
 def test_modulus_is_attained():
     """With W = κ I and no activation the bound is the spectral radius."""
-    _, problem, h = posed(0, act="identity", constraint="project", replicas=1, sizes=(6,))
+    _, problem, h = posed(0, act="identity", replicas=1, sizes=(6,))
     problem.weight.copy_(0.95 * torch.eye(2, **DOUBLE))
     jacobian = torch.autograd.functional.jacobian(problem.step, h).view(12, 12).abs().numpy()
     assert radius(jacobian) == pytest.approx(0.95, rel=1e-9)
@@ -313,9 +257,8 @@ def test_asynchronous_updates_converge_at_the_modulus():
 # -- the problem ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_update_of_some_nodes_equals_the_step(normalize):
-    _, problem, h = posed(5, normalize=normalize)
+def test_update_of_some_nodes_equals_the_step():
+    _, problem, h = posed(5)
     graph, nodes = problem.graph, torch.tensor([9, 0, 3])
     at = graph.star(nodes)
     some = problem.node.update(h[..., nodes], gather(h, graph.src)[..., at.edges], at)
@@ -374,9 +317,6 @@ def test_isolated_nodes_and_empty_graphs():
     x = torch.randn(ODD_NODES, 3, **DOUBLE)
     alone = conv(x[5:], edges())
     torch.testing.assert_close(conv(x, ODD)[5:], alone, rtol=0, atol=1e-10)
-    plain = IGNNConv(3, normalize=False).double()
-    expected = torch.relu(plain.encoder(x))
-    torch.testing.assert_close(plain(x, edges()), expected, rtol=0, atol=1e-12)
 
 
 def test_weight_two_equals_a_double_edge():

@@ -12,7 +12,7 @@ import hogwild_node
 from hogwild import GCN, Inputs, LayeredGNN
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.models.layers import LayeredProblem
 from hogwild.rules import rule_for
 from hogwild_node import CachingRule, OverwritingRule, ResendingRule, Star, WaitingRule

@@ -14,7 +14,7 @@ from experiments.maximum import MaxGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, EventTriggered, Quantisation
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.problems import streamed
 from hogwild.rules import rule_for
@@ -345,9 +345,9 @@ def test_the_usual_radius():
 def test_refusals():
     problem = Quadratic.random(path(4))
     with pytest.raises(ConfigError, match="radius=2 was given with rule='messages'"):
-        hogwild.executors.settings.Settings(rule="messages", radius=2)
+        hogwild.executors.simulation.Settings(rule="messages", radius=2)
     with pytest.raises(ConfigError, match="radius"):
-        hogwild.executors.settings.Settings(rule="balls", radius=-1)
+        hogwild.executors.simulation.Settings(rule="balls", radius=-1)
     with pytest.raises(ConfigError, match="whose problems move"):
         rule_for(problem, "balls", moving=True)
     one_way = Affine.random(Graph.of(torch.tensor([[0, 1], [1, 2]]), 3))

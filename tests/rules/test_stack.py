@@ -11,8 +11,7 @@ from torch_geometric.data import Data
 from experiments.maximum import MaxConv
 from hogwild import EIGNN, GNN, IGNN, EnergyGNN, Inputs, Readout, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Settings, Simulation
 from hogwild.kernels.native import library
 from hogwild.models import Stack
 from hogwild.models.gsd import GSDConv

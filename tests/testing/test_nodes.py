@@ -5,9 +5,8 @@ import torch
 
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.descent import synchronous
-from hogwild.executors.simulated import Simulation
-from hogwild.executors.unrolled import unrolled
+from hogwild.executors.simulation import Simulation
+from hogwild.executors.unrolled import synchronous, unrolled
 from hogwild.rules import fixed_point_rule, gradient_rule, message_rule
 from hogwild.testing import check_executor, check_rule
 

@@ -16,8 +16,8 @@ from torch_geometric.data import Data
 
 from hogwild import EnergyGNN
 from hogwild.errors import ConfigError
-from hogwild.executors.notes import GRAPH, WORDS
 from hogwild.executors.swarm import Faults, run
+from hogwild.executors.swarm_result import GRAPH, WORDS
 from hogwild.web import watched as watched_module
 from hogwild.web.attach import Attached
 from hogwild.web.protocol import parse

@@ -7,8 +7,7 @@ import torch
 
 from hogwild import track
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.asynchrony.lease import Beliefs
-from hogwild.asynchrony.scenario import Frame, Scenario
+from hogwild.asynchrony.moving import Beliefs, Frame, Scenario
 from hogwild.asynchrony.trace import Trace
 from hogwild.web.shelf import MODELS, measured, trained
 from hogwild.web.side import RESTART, Side, settings

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.executors.deadlines import NEAR, Deadlines
-from hogwild.executors.price import Price, aligned, shown, size
+from hogwild.executors.deadlines import NEAR, Deadlines, Price
 from hogwild.models.base import Kind
+from hogwild.progress import aligned, shown, size
 from hogwild.rules import about, sooner
 
 if TYPE_CHECKING:
@@ -102,8 +102,7 @@ def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
 def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     """What would help one of them to be in time earlier."""
     price = one.within(share)
-    name_of_rule = one.way.settings.rule
-    rule, better, cone = about(name_of_rule), sooner(name_of_rule), one.cone
+    rule, cone = about(one.settings.rule), one.cone
     if not cone.crossed:
         return "What would help: a network on which information can cross the graph at all"
     if price is None:
@@ -124,7 +123,7 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"
     aim = f"training for a deadline, train(…, deadline={max(1, round(SLOW * cone.mean))})"
-    said = "; ".join(filter(None, (better, rule.tuning.format(aim=aim))))
+    said = "; ".join(filter(None, (sooner(one.settings.rule), rule.tuning.format(aim=aim))))
     return f"What would help {name}: {said}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 
 from torch import Tensor
 
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.models.base import Kind
 
 LABELS = {

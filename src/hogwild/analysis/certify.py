@@ -25,7 +25,7 @@ from hogwild.analysis.certificate import HOPELESS, Certificate, RunOnParts
 from hogwild.analysis.contractions import certify_balls, certify_fixed_point
 from hogwild.analysis.energies import certify_messages, certify_steps
 from hogwild.errors import AsynchronyError, ConfigError, is_number
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv, GraphModule, Kind
 from hogwild.models.check import runnable

@@ -25,7 +25,7 @@ from hogwild.analysis.certificate import (
 )
 from hogwild.analysis.nearby import Nearby, dominance, split
 from hogwild.errors import AsynchronyError
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.linalg.spectrum import LARGEST
 from hogwild.models.base import Kind
 from hogwild.ops import as_field

@@ -28,7 +28,7 @@ from hogwild.analysis.certificate import (
 )
 from hogwild.analysis.echoes import Echoes
 from hogwild.analysis.nearby import Nearby, dominance, flat, split
-from hogwild.executors.settings import Settings
+from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind

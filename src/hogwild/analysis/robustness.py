@@ -32,18 +32,17 @@ from hogwild.analysis.advice import advice, schedules, table, verdict
 from hogwild.analysis.certificate import Certificate
 from hogwild.analysis.certify import certified
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.price import Price, wrapped
+from hogwild.executors.deadlines import Deadlines, Price
 from hogwild.executors.run import Run
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulate import simulate
-from hogwild.executors.watch import score_of
+from hogwild.executors.simulate import score_of, simulate
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapping import WrappedGNN
+from hogwild.progress import wrapped
 from hogwild.rules import about, fitting
 
 if TYPE_CHECKING:

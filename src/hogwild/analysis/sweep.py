@@ -25,10 +25,9 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Model
-from hogwild.progress import bar
+from hogwild.progress import aligned, bar, shown, size, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,7 +19,7 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
     UniformDelay,
 )  # fmt: skip
-from hogwild.asynchrony.scenario import Frame, Scenario
+from hogwild.asynchrony.moving import Frame, Scenario
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.scenario import Scenario
+from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.tasks.trajectories import (
     circling,

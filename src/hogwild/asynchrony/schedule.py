@@ -31,8 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairment import Impairment, Memory, Moment
-from hogwild.asynchrony.impairments import check_impairments
+from hogwild.asynchrony.impairments import Impairment, Memory, Moment, check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star

@@ -36,7 +36,7 @@ class Options(Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.certify`."""
     from hogwild.analysis.certify import certify
-    from hogwild.executors.settings import Settings
+    from hogwild.executors.simulation import Settings
 
     found = options.chosen()
     passed = options.passed(Settings)

@@ -50,8 +50,7 @@ class Options(Traced, Clocked, Schedules, Setting):
 def run(options: Options) -> Outcome:
     """Call :func:`hogwild.simulate`."""
     from hogwild.executors.deadlines import check_tick
-    from hogwild.executors.simulate import simulate
-    from hogwild.executors.watch import looks
+    from hogwild.executors.simulate import looks, simulate
 
     check_tick(options.tick)
     found = options.chosen()

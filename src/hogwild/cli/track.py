@@ -11,7 +11,7 @@ from hogwild.cli.options import option
 from hogwild.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hogwild.asynchrony.scenario import Scenario
+    from hogwild.asynchrony.moving import Scenario
 
 SCENARIOS = ("drift", "join-leave", "partition")
 """For the help, which must not wait for torch; a test compares them with what there is."""
@@ -93,7 +93,7 @@ def _scenario(options: Options, found: Chosen) -> tuple[Scenario, Any]:
     """The scenario that was asked for, and how predictions are measured on it."""
     from torch_geometric.data import Batch
 
-    from hogwild.asynchrony.scenario import Scenario
+    from hogwild.asynchrony.moving import Scenario
     from hogwild.asynchrony.scenarios import ON_GRAPHS
     from hogwild.tasks.moving import Sequences
 

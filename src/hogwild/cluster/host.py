@@ -27,8 +27,8 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
-from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.ignn import EIGNNConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Objective, Problem
 from hogwild.solvers import Newton, SemismoothNewton

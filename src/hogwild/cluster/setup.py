@@ -119,7 +119,7 @@ def prepared(
 ) -> Iterator[Setup]:
     """Check a model and a graph, and cut the graph into parts in a folder."""
     found, folder = check_model(model), place.folder
-    conv = convolution(found)
+    convolution(found)  # raises where there is not exactly one
     whole: Whole | None = None
     store: Store | None = graph if isinstance(graph, Store) else None
     if isinstance(graph, str | Path):
@@ -139,12 +139,6 @@ def prepared(
                 f"workers={count}, and the graph in {store.folder} is cut into {store.num_parts} "
                 f"parts; expected as many workers as parts"
             )
-    if getattr(conv, "normalize", True) is False and conv.hops == 1:
-        # The eigenvalue of the whole graph is not in the parts.
-        raise ConfigError(
-            "the model was built with normalize=False, which divides by an eigenvalue of the whole "
-            "graph; expected normalize=True for a graph in parts"
-        )
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hogwild-")))
         if where.exists() and not where.is_dir():

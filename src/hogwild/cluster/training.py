@@ -209,9 +209,6 @@ def fit(
             began = time.monotonic()
             found.losses.append(float(closure()))
             optimiser.step()
-            project = getattr(model, "project_", None)
-            if project is not None:
-                project(warn=False)
             found.seconds.append(time.monotonic() - began)
             if watch is not None:
                 watch(step, found.losses[-1])

@@ -23,7 +23,7 @@ from hogwild.demo.study import (
     Setting,
     Study,
 )
-from hogwild.executors.price import shown, size
+from hogwild.progress import shown, size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,9 +16,9 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.demo.rumour import Rumour
 from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.price import aligned, shown, size, wrapped
 from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
+from hogwild.progress import aligned, shown, size, wrapped
 from hogwild.training import train
 
 

@@ -1,15 +1,24 @@
-"""What asynchronous runs had cost and what they were worth at each deadline.
+r"""What asynchronous runs had cost and what they were worth at each deadline; the light cone.
 
 A run is looked at before its first tick and then after geometrically spaced ticks. Each look notes
 the updates, packets and bytes of a node so far, how far the embeddings are from the synchronous
-ones, and the task's error of what the nodes would answer now: one readout. A run that arrives ends
-when it arrives, so that its counts stay where they are.
+ones, and the task's error of what the nodes would answer now. A run that arrives ends when it
+arrives, so that its counts stay where they are.
+
+The *light cone* is the least time in which information can cross the graph. A rumour spreads on the
+schedule of the runs, with the same delays, losses and crashes: at its turn a node adds what it last
+heard from its neighbours,
+
+.. math:: W_i \leftarrow W_i \cup \bigcup_{j \in N(i)} W_j(\tau^i_j(t)),
+
+and passes everything on. No rule whose packets reach one hop can be complete before every node has
+heard of every node that has a path to it. An error can be small before that, where few nodes or
+near ones decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,37 +27,251 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.trace import Trace
-from hogwild.errors import ConfigError, is_number
-from hogwild.executors.cone import LightCone, light_cone
-from hogwild.executors.price import Price, aligned, shown, size, wrapped
-from hogwild.executors.settings import Settings
-from hogwild.graph import Graph
+from hogwild.asynchrony.trace import Replay, Trace
+from hogwild.errors import ConfigError, TraceError, is_number
+from hogwild.executors.simulation import Settings, Simulation
+from hogwild.graph import Graph, Star
 from hogwild.metrics import METRICS, Metric
+from hogwild.progress import aligned, shown, size, wrapped
+from hogwild_node.rules.base import Kept, Rule
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-SPACING = 1.15
-"""Each look is at a tick that is so many times the tick of the look before, or at the next one."""
 NEAR = 0.05
 """A run is in time when its error is within this share of the synchronous error."""
 LEAST = 0.01
 """Where the synchronous error is smaller than this share of the error before the first update,
-:data:`NEAR` refers to that share: of nothing there is no per cent."""
+:data:`NEAR` refers to that share: a percentage of zero means nothing."""
 COSTS = {"ticks": "ticks", "updates": "updates a node", "packets": "packets a node",
          "bytes": "bytes a node"}  # fmt: skip
 """What a deadline can be counted in."""
+SOURCES = 256
+"""Only so many nodes of a graph, drawn at random, start a rumour; each is a bit, 64 in a number."""
+CROWD = 20_000
+"""With more nodes than this in all runs together, only the first runs have their cones computed."""
+BITS = 64
 
 
 @dataclass(frozen=True)
-class Way:
-    """The schedule that word travels on: the graph of all runs, their settings, their trace."""
+class Price:
+    """What runs cost until they ended. A run that arrives ends when it arrives.
 
-    graph: Graph
-    settings: Settings
-    replay: Trace | None = None
+    Attributes:
+        ticks: Ticks until the last of the runs ended.
+        updates: Updates of a node, mean over nodes and runs.
+        packets: Packets that a node sent, mean over nodes and runs.
+        bytes: Bytes in these packets; see :attr:`hogwild.executors.run.Run.bytes`.
+        solved: Nodes for which a node solved, summed over its updates; as many as updates if
+            every node solves for itself.
+    """
+
+    ticks: int
+    updates: float
+    packets: float
+    bytes: float
+    solved: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.ticks:,} ticks; of a node, on average, {shown(self.updates)} updates, "
+            f"{shown(self.packets)} packets, {size(self.bytes)}{self.work}"
+        )
+
+    @property
+    def work(self) -> str:
+        """In words, for how many nodes a node solved; nothing if for itself only."""
+        alone = self.solved <= self.updates * (1 + 1e-9)
+        return "" if alone else f", solves for {shown(self.solved)} nodes"
+
+
+@dataclass(frozen=True)
+class LightCone:
+    """When information has crossed the graph. Q runs, G graphs.
+
+    Attributes:
+        ticks: Ticks until the last node of a graph had heard of every node that has a path to it,
+            [Q, G]; NaN: not within the ticks of the runs.
+        updates: Updates that a node of the graph had made by then, on average, [Q, G].
+        hops: The longest way of a word in hops, [G]: updates a node if all nodes are in step.
+        sources: Nodes with a word, of the graph that has most nodes.
+        nodes: Nodes of that graph.
+        layers: Only words from at most so many hops away were waited for; ``None``: all words.
+    """
+
+    ticks: Tensor
+    updates: Tensor
+    hops: Tensor
+    sources: int
+    nodes: int
+    layers: int | None = None
+
+    @property
+    def crossed(self) -> bool:
+        """Whether information crossed every graph in every run."""
+        return not bool(self.ticks.isnan().any())
+
+    @property
+    def mean(self) -> float:
+        """Updates of a node until then, mean over runs and graphs; NaN: it did not cross."""
+        return float(self.updates.mean())
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The fewest and the most updates a node, over runs and graphs."""
+        return float(self.updates.min()), float(self.updates.max())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers for JSON."""
+        low, high = self.range
+        values = {
+            "updates": self.mean, "updates_least": low, "updates_most": high,
+            "ticks": float(self.ticks.mean()),
+        }  # fmt: skip
+        known = {name: None if x != x else x for name, x in values.items()}
+        size = {"hops": int(self.hops.max()), "sources": self.sources, "nodes": self.nodes}
+        return known | size
+
+    def __str__(self) -> str:
+        word = "word" if self.layers is None else f"word of the nodes within {self.layers} hops"
+        if not self.crossed:
+            missing = int(self.ticks.isnan().sum())
+            return (
+                f"light cone: in {missing} of {self.ticks.numel()} runs {word} does not cross the "
+                f"graph"
+            )
+        near, far = int(self.hops.min()), int(self.hops.max())
+        hops = f"{far} hop{'s' * (far != 1)}" if near == far else f"{near} to {far} hops"
+        low, high = (shown(x) for x in self.range)
+        among = "" if low == high else f" ({low} to {high})"
+        some = ""
+        if self.sources < self.nodes:
+            some = f"; words of {self.sources} of {self.nodes:,} nodes, drawn at random"
+        return (
+            f"light cone: {word} crosses the graph ({hops}) in {shown(self.mean)} "
+            f"updates a node{among}, {shown(float(self.ticks.mean()))} ticks{some}"
+        )
+
+
+def light_cone(
+    graph: Graph, settings: Settings, replay: Trace | None = None, *, layers: int | None = None
+) -> LightCone:
+    """The light cones of all runs.
+
+    Args:
+        graph: The graph of all runs together, run by run.
+        settings: Their settings; impairments that change what packets say or whether they are sent
+            do not matter to a rumour, all others do.
+        replay: The trace that the runs followed; ``None``: the schedule of the settings.
+        layers: Wait only for words from at most so many hops away; ``None``: for all.
+    """
+    ends = (x.cpu() for x in (graph.src, graph.dst, graph.batch))
+    graph = Graph(*ends, graph.num_nodes, graph.num_graphs)
+    runs, each = settings.runs, graph.num_graphs // settings.runs
+    if replay is None and graph.num_nodes > CROWD:
+        runs = max(1, CROWD * runs // graph.num_nodes)
+        graph = graph.select(torch.arange(runs * each))[0]
+        settings = replace(settings, runs=runs)
+    one = graph.select(torch.arange(each))[0]
+    words = _words(one)
+    targets, hops = _reached(one, words, layers)
+    timetable = settings.schedule(graph) if replay is None else Replay(replay, graph)
+    start = torch.from_numpy(words).T[None].repeat(1, 1, runs)
+    rule = RumourRule(graph.everyone, start.size(1))
+    simulation = Simulation(rule, timetable, start)
+    wanted = torch.from_numpy(targets).T[None].repeat(1, 1, runs)
+    ticks = torch.full((graph.num_graphs,), torch.nan, dtype=torch.float64)
+    updates, size = ticks.clone(), graph.sizes.double().clamp_min(1)
+    complete = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    for t in range(settings.ticks):
+        complete |= ((simulation.h & wanted) == wanted).all(1)[0]
+        missing = torch.zeros_like(size).index_add_(0, graph.batch, (~complete).double())
+        crossed = (missing == 0) & ticks.isnan()
+        if bool(crossed.any()):
+            made = torch.zeros_like(size).index_add_(
+                0, graph.batch, simulation.tally.updates.double()
+            )
+            ticks[crossed], updates[crossed] = t, (made / size)[crossed]
+            simulation.retire(crossed[graph.batch].nonzero()[:, 0])
+        if not bool(ticks.isnan().any()):
+            break
+        try:
+            simulation.step()
+        except TraceError:  # the trace ends before word has crossed
+            break
+    largest, ticks, updates = int(size.max()), ticks.view(runs, each), updates.view(runs, each)
+    return LightCone(ticks, updates, hops, min(SOURCES, largest), largest, layers)
+
+
+class RumourRule(Rule):
+    """A node adds what it hears. Its embedding is a set of words, int64 [1, W, N], a bit a word."""
+
+    def __init__(self, everyone: Star, channels: int) -> None:
+        self.everyone, self.channels = everyone, channels
+
+    def begin(self, h: Tensor, inbox: Tensor) -> None:
+        return None
+
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor | None]:
+        heard = _union(inbox[0].T.numpy(), at.slot.numpy(), at.size)
+        return h | torch.from_numpy(heard).T[None], None
+
+    def forget(self, nodes: Tensor) -> None:
+        pass  # a node that forgets starts with its own word, which the simulation restores
+
+    def keep(self, before: RumourRule, kept: Kept) -> None:
+        pass
+
+
+def _union(words: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
+    """Union of the sets [E, W] of each owner [E], [count, W]."""
+    out = np.zeros((count, words.shape[1]), words.dtype)
+    if owner.size:
+        if (owner[1:] < owner[:-1]).any():
+            order = np.argsort(owner, kind="stable")
+            owner, words = owner[order], words[order]
+        first = np.flatnonzero(np.diff(owner, prepend=owner[0] - 1))
+        out[owner[first]] = np.bitwise_or.reduceat(np.ascontiguousarray(words), first, axis=0)
+    return out
+
+
+def _words(graph: Graph) -> np.ndarray:
+    """What every node knows at first, [N, W]: graphs share the bits, since no word leaves a
+    graph."""
+    sizes = graph.sizes.numpy()
+    count = min(SOURCES, int(sizes.max()))
+    out = np.zeros((graph.num_nodes, -(-count // BITS)), np.uint64)
+    begin = 0
+    for n in sizes.tolist():
+        chosen = np.arange(n)
+        if n > SOURCES:
+            chosen = np.random.default_rng(0).permutation(n)[:SOURCES]
+        bit = np.arange(chosen.size)
+        out[begin + chosen, bit // BITS] = np.uint64(1) << (bit % BITS).astype(np.uint64)
+        begin += n
+    return out.view(np.int64)
+
+
+def _reached(graph: Graph, words: np.ndarray, layers: int | None) -> tuple[np.ndarray, Tensor]:
+    """What every node will hear in the end (within ``layers`` hops) [N, W], and the hops of the
+    longest way of each graph [G]."""
+    src, dst = graph.src.numpy(), graph.dst.numpy()
+    order = np.argsort(dst, kind="stable")
+    src, dst = src[order], dst[order]
+    hops, done, batch = torch.zeros(graph.num_graphs, dtype=torch.long), 0, graph.batch.numpy()
+    known = words
+    while layers is None or done < layers:
+        wider = known | _union(known[src], dst, graph.num_nodes)
+        grown = (wider != known).any(1)
+        if not grown.any():
+            break
+        done += 1
+        hops[torch.from_numpy(np.unique(batch[grown]))] = done
+        known = wider
+    return known, hops
 
 
 @dataclass
@@ -67,7 +290,9 @@ class Deadlines:
         metric: What the error is measured by.
         note: Why there is no error, where ``data.y`` did not fit.
         name: The rule, for texts.
-        way: The schedule on which word travels.
+        graph: The graph of all runs together.
+        settings: The settings of the runs.
+        replay: The trace that they followed; ``None``: the schedule of the settings.
         tick: The length of a tick in seconds, which tables then have, too; ``None``: unknown.
     """
 
@@ -82,23 +307,25 @@ class Deadlines:
     metric: Metric | None
     note: str
     name: str
-    way: Way = field(repr=False)
+    graph: Graph = field(repr=False)
+    settings: Settings = field(repr=False)
+    replay: Trace | None = field(repr=False)
     tick: float | None = None
 
     # -- the light cone ----------------------------------------------------------------------------
 
     @cached_property
     def cone(self) -> LightCone:
-        """The light cone of these runs; it is computed when it is first asked for."""
-        return light_cone(self.way.graph, self.way.settings, self.way.replay)
+        """The light cone of these runs, computed at its first use."""
+        return light_cone(self.graph, self.settings, self.replay)
 
     def layer_cone(self, layers: int) -> LightCone:
         """The light cone of so many hops: no model of so many layers can be complete before."""
-        return light_cone(self.way.graph, self.way.settings, self.way.replay, layers=layers)
+        return light_cone(self.graph, self.settings, self.replay, layers=layers)
 
     def cones(self, ticks: float) -> float:
-        """A time in light cones; NaN: word does not cross the graph. It is counted in ticks, since
-        nodes that wait have turns without an update, and runs that have arrived have no turns."""
+        """A time in light cones; NaN: information does not cross the graph. It is counted in ticks,
+        since nodes that wait have turns without an update, and runs that arrived have none."""
         crossed = float(self.cone.ticks.mean())
         return ticks / crossed if crossed > 0 else float("nan")
 
@@ -213,8 +440,8 @@ class Deadlines:
         tick = self.tick if tick is None else tick
         rows = self.rows(tick)
         kept = [rows[i] for i in _some(self.ticks.tolist())]
-        heads = ["ticks", *(["seconds"] if tick is not None else []), "updates", "light cones",
-                 "packets", "bytes"]  # fmt: skip
+        heads = ["ticks", *["seconds"] * (tick is not None), "updates", "light cones", "packets",
+                 "bytes"]  # fmt: skip
         if self.metric is not None:
             heads += [self.metric.name, "worst schedule"]
         lines = [[*heads, "deviation"]]
@@ -285,41 +512,6 @@ def check_tick(tick: float | None) -> float | None:
     if tick is not None and not (is_number(tick) and 0 < tick < float("inf")):
         raise ConfigError(f"tick={tick!r}; expected the length of a tick in seconds")
     return tick
-
-
-class Looks:
-    """Notes of the looks at runs on their way."""
-
-    def __init__(self) -> None:
-        self.next = 0
-        self.ticks: list[int] = []
-        self.counts: list[tuple[Tensor, ...]] = []
-        self.deviations: list[Tensor] = []
-        self.errors: list[Tensor] = []
-
-    def due(self, ticks: int) -> bool:
-        """Whether a look is due after so many ticks."""
-        return ticks >= self.next
-
-    def note(
-        self, ticks: int, counts: Sequence[Tensor], deviation: Tensor, error: Tensor | None
-    ) -> None:
-        """Note a look: counts [Q, N] each, deviation, error."""
-        self.ticks.append(ticks)
-        self.counts.append(tuple(count.double().mean(1).cpu() for count in counts))
-        self.deviations.append(deviation.double().cpu())
-        if error is not None:
-            self.errors.append(error)
-        self.next = max(ticks + 1, int(np.ceil(SPACING * ticks)))
-
-    def table(self, of: Callable[[Tensor], Tensor], **about: Any) -> Deadlines:
-        """All looks; ``of`` turns deviations [R, Q·G] into [Q, (R,) G]."""
-        updates, packets, numbers, solved = (torch.stack(x) for x in zip(*self.counts, strict=True))
-        error = torch.stack(self.errors) if self.errors else None
-        return Deadlines(
-            torch.tensor(self.ticks), updates, packets, numbers, solved,
-            torch.stack([of(x) for x in self.deviations]), error, **about,
-        )  # fmt: skip
 
 
 def _some(ticks: list[int], count: int = 10) -> list[int]:

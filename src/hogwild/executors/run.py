@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from hogwild.asynchrony.trace import Trace
-from hogwild.executors.deadlines import Deadlines, Way
-from hogwild.executors.price import Price
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulated import Ages
-from hogwild.executors.watch import NUMBER, Score, Watch
-from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Model
+from hogwild.executors.deadlines import Deadlines, Price
+from hogwild.executors.simulation import Ages, Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -167,95 +161,3 @@ class Run:
             f"{self.price}; simulated in {self.seconds:.2f} s\n"
             f"{self.staleness}\ntheorems assume {held}\n\n{self.deadlines}"
         )
-
-
-@dataclass(frozen=True)
-class Worth:
-    """What runs are scored by.
-
-    Attributes:
-        score: The metric and its targets; ``None``: there are none.
-        synchronous: The score of the synchronous answer, [] or [R].
-        note: Why there is no score, where targets did not fit.
-        replay: The trace that the runs follow; ``None``: a new schedule.
-    """
-
-    score: Score | None
-    synchronous: Tensor | None
-    note: str
-    replay: Trace | None
-
-
-def report(
-    model: Model,
-    watch: Watch,
-    inputs: Inputs,
-    bounds: tuple[int, int] | None,
-    answer: Tensor,
-    trace: Trace | None,
-    worth: Worth,
-    seconds: float,
-) -> Run:
-    """What the runs ended with, where the bounds (S, D) held and ``answer`` is synchronous."""
-    simulation, settings = watch.simulation, watch.settings
-    tally, runs, replicated = simulation.tally, settings.runs, answer.dim() == 3
-    held = bounds or (settings.stagger, settings.delay)
-    bound = max(held[0], held[1] + 1)
-
-    def embeddings(h: Tensor) -> Tensor:  # [R, k, Q·N] -> [Q, (R,) N, k]
-        h = h.mT.unflatten(1, (runs, -1)).movedim(1, 0).to(answer.dtype)
-        return h if replicated else h[:, 0]
-
-    def per_graph(x: Tensor) -> Tensor:  # [R, Q·G] -> [Q, (R,) G]
-        x = x.unflatten(-1, (runs, inputs.num_graphs)).movedim(-2, 0)
-        return x if replicated else x[:, 0]
-
-    predictions = torch.stack([model.read(h, inputs) for h in embeddings(watch.h)])
-    deviation, halfway = per_graph(watch.deviation), watch.halfway
-    tol = 1e-6 if settings.tol is None else settings.tol
-    history = [per_graph(deviation) for deviation in watch.history]
-    kept = [embeddings(h) for h in watch.embeddings]
-    return Run(
-        predictions=predictions,
-        h=embeddings(watch.h),
-        reference=answer,
-        deviation=deviation,
-        converged=deviation <= tol,
-        updates=tally.updates.view(runs, -1),
-        packets=tally.packets.view(runs, -1),
-        saved=tally.saved.view(runs, -1),
-        bytes=NUMBER * tally.numbers.view(runs, -1),
-        solved=simulation.solved.view(runs, -1),
-        staleness=Staleness(
-            tally.packet_age,
-            tally.content_age,
-            bound,
-            bounds is not None,
-            settings.content_age(held, simulation.rule.letter > 0),
-        ),
-        assumptions={
-            "a": simulation.longest_gap() <= bound,
-            "b": tally.packet_age.largest < bound,
-            "c": True,
-        },
-        ticks=tally.ticks,
-        tol=tol,
-        stalled=watch.stalled,
-        halfway=None if halfway is None else (halfway[0], per_graph(halfway[1])),
-        reached=watch.reached.view(runs, inputs.num_graphs),
-        history=torch.stack(history) if history else None,
-        history_ticks=watch.times,
-        embeddings=torch.stack(kept) if kept else None,
-        trace=trace,
-        deadlines=watch.looks.table(
-            of=per_graph,
-            synchronous=worth.synchronous,
-            metric=None if worth.score is None else worth.score.metric,
-            note=worth.note,
-            name=settings.rule,
-            way=Way(simulation.graph, settings, worth.replay),
-        ),
-        settings=settings,
-        seconds=seconds,
-        path=simulation.path,
-    )

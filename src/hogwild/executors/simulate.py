@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
@@ -16,18 +17,27 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import InputError
-from hogwild.executors.run import Run, Worth, report
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulated import Simulation
-from hogwild.executors.watch import Watch, looks, score_of
+from hogwild.executors.deadlines import Deadlines
+from hogwild.executors.run import Run, Staleness
+from hogwild.executors.simulation import NUMBER, Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
+from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
 from hogwild.ops import as_field
 from hogwild.progress import bar
-from hogwild.rules import choose, rule_for
+from hogwild.rules import choose
+
+PATIENCE, MARGIN = 500, 0.01
+"""Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
+the answer fell by the share ``MARGIN``."""
+SHARE = 50
+"""Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
+SPACING = 1.15
+"""Costs are noted at a tick that is so many times the tick of the note before, or at the next."""
 
 
 def simulate(
@@ -108,85 +118,41 @@ def simulate(
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
     data = data if isinstance(data, Data) else graphs_of(data)
-    inputs = Inputs.of(data)
-    scoring = Scoring(data, metric, higher_is_better, target, mask)
+    inputs, begun = Inputs.of(data), clock.perf_counter()
     with evaluating(model), torch.no_grad():
-        return _run(model, inputs, settings, record, replay, scoring, progress)
+        model.require_asynchronous(inputs)
+        levels = model.solutions(inputs)  # of every layer that is solved
+        answers, answer = [found.value for found in levels], model.joined(levels).value
+        prediction = model.read(answer, inputs)
+        score, note = _score(prediction, data, metric, higher_is_better, target, mask)
+        problem = model.problem(inputs.repeat(runs)).detach()
+        timetable, about, ticks = _timetable(problem.graph, settings, replay)
+        bounds = None if about["bounds"] is None else tuple(about["bounds"])
+        settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
+        start = problem.start()
+        simulation = Simulation(
+            settings.rule_on(problem, bounds), timetable, start, exchange=exchange,
+            impairments=settings.impairments,
+        )  # fmt: skip
+        targets = [as_field(one, start.dtype).repeat(1, 1, runs) for one in answers]
+        monitor = Monitor(simulation, targets, settings, ticks, model, inputs, answer, score)
+        trace = Trace.of(timetable, about) if record else None
+        _tick(monitor, trace, progress)
+        if trace is not None and not isinstance(record, bool):
+            trace.save(record)
+        deadlines = monitor.deadlines(None if score is None else score(prediction), note, replay)
+        return monitor.report(bounds, trace, deadlines, clock.perf_counter() - begun)
 
 
-def _run(
-    model: Model,
-    inputs: Inputs,
-    settings: Settings,
-    record: bool | str | Path,
-    replay: Trace | None,
-    scoring: Scoring,
-    progress: bool | None,
-) -> Run:
-    begun = clock.perf_counter()
-    model.require_asynchronous(inputs)
-    many = inputs.repeat(settings.runs)
-    levels = model.solutions(inputs)  # of every layer that is solved
-    answers, answer = [found.value for found in levels], model.joined(levels).value
-    worth = scoring.worth(model.read(answer, inputs), replay)
-    problem = model.problem(many).detach()
-    timetable, about, ticks = _timetable(problem.graph, settings, replay)
-    bounds = None if about["bounds"] is None else tuple(about["bounds"])
-    settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-    age = settings.age_on(problem, bounds)
-    rule = rule_for(problem, settings.rule, settings.step, age, radius=settings.radius)
-    start = problem.start()
-    simulation = Simulation(
-        rule, timetable, start, exchange=settings.exchange, impairments=settings.impairments
-    )
-    targets = [as_field(answer, start.dtype).repeat(1, 1, settings.runs) for answer in answers]
-    scorer = _scorer(model, many, answer, worth)
-    watch = Watch(simulation, targets, answer.size(-1), settings, ticks, scorer)
-    trace = Trace.of(timetable, about) if record else None
-    _tick(watch, trace, progress)
-    if trace is not None and not isinstance(record, bool):
-        trace.save(record)
-    seconds = clock.perf_counter() - begun
-    return report(model, watch, inputs, bounds, answer, trace, worth, seconds)
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """How a user wants runs to be scored: the data and the arguments of :func:`simulate`."""
-
-    data: Data | list[Data]
-    metric: str | Function | None = None
-    higher_is_better: bool | None = None
-    target: Tensor | None = None
-    mask: Tensor | None = None
-
-    def worth(self, prediction: Tensor, replay: Trace | None) -> Worth:
-        """The score of the synchronous prediction [N, out], and how to score others."""
-        given = (self.metric, self.higher_is_better, self.target, self.mask)
-        try:
-            score = score_of(prediction, self.data, *given)
-        except InputError as error:
-            if any(argument is not None for argument in given):
-                raise
-            return Worth(None, None, f"no error of the task: {error}", replay)
-        return Worth(score, None if score is None else score(prediction), "", replay)
-
-
-def _scorer(
-    model: Model, many: Inputs, answer: Tensor, worth: Worth
-) -> Callable[[Tensor], Tensor] | None:
-    """From embeddings [R, k, Q·N] of all runs to their scores [Q] or [Q, R]."""
-    score = worth.score
-    if score is None:
-        return None
-    runs = many.num_nodes // answer.size(-2)
-
-    def scored(h: Tensor) -> Tensor:
-        h = h.mT.to(answer.dtype)
-        out = model.read(h if answer.dim() == 3 else h[0], many)  # [(R,) Q·items, out]
-        return score(out.unflatten(-2, (runs, -1)).movedim(-3, 0))
-
-    return scored
+def _score(prediction: Tensor, data: Data | list[Data], *given: Any) -> tuple[Score | None, str]:
+    """How predictions are scored, with the last four arguments of :func:`score_of`; or why they
+    are not, where nobody asked for a score and the targets do not fit."""
+    try:
+        return score_of(prediction, data, *given), ""
+    except InputError as error:
+        if any(argument is not None for argument in given):
+            raise
+        return None, f"no error of the task: {error}"
 
 
 def _timetable(
@@ -203,11 +169,11 @@ def _timetable(
     return timetable, about | replay.about, min(settings.ticks, timetable.length)
 
 
-def _tick(watch: Watch, trace: Trace | None, progress: bool | None) -> None:
+def _tick(monitor: Monitor, trace: Trace | None, progress: bool | None) -> None:
     """Run until nothing is left to do, or to the last tick."""
-    simulation, ticks = watch.simulation, watch.ticks
-    goal = "" if watch.goal is None else f" of {watch.goal:.0e}"
-    total = ticks if watch.goal is None and not simulation.rule.ends else None
+    simulation, ticks = monitor.simulation, monitor.ticks
+    goal = "" if monitor.goal is None else f" of {monitor.goal:.0e}"
+    total = ticks if monitor.goal is None and not simulation.rule.ends else None
     with bar(total, progress, "tick", "simulating") as shown:
         for t in range(ticks):
             if trace is None:
@@ -215,7 +181,287 @@ def _tick(watch: Watch, trace: Trace | None, progress: bool | None) -> None:
             else:
                 trace.append(simulation.step())
             shown.update()
-            if watch.look(t):
+            if monitor.look(t):
                 break
             if not shown.disable and looks(t):
-                shown.set_postfix_str(f"deviation {float(watch.deviation.max()):.1e}{goal}", False)
+                text = f"deviation {float(monitor.deviation.max()):.1e}{goal}"
+                shown.set_postfix_str(text, False)
+
+
+def looks(t: int) -> bool:
+    """Whether a run is looked at after tick ``t``: after every tick at first, less often later."""
+    return t % max(1, t // SHARE) == 0
+
+
+class Monitor:
+    """Measures the distance of every run from the synchronous answer, and ends runs.
+
+    Args:
+        simulation: The simulation.
+        targets: The answers of all levels, [R, k, Q·N] each.
+        settings: The tolerance, what is recorded, and the impairments.
+        ticks: Ticks after which the simulation ends in any case.
+        model: What reads predictions.
+        inputs: The graphs of one run.
+        answer: The synchronous embeddings, [(R,) N, k].
+        score: Of predictions; ``None``: there is no target.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        targets: list[Tensor],
+        settings: Settings,
+        ticks: int,
+        model: Model,
+        inputs: Inputs,
+        answer: Tensor,
+        score: Score | None,
+    ) -> None:
+        self.simulation, self.graph, self.targets = simulation, simulation.graph, targets
+        self.settings, self.ticks, self.model = settings, ticks, model
+        self.inputs, self.answer, self.score = inputs, answer, score
+        self.many = inputs.repeat(settings.runs)
+        tiny = torch.finfo(targets[-1].dtype).tiny
+        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
+        self.deviation = self._distance()
+        self.halfway: tuple[int, Tensor] | None = None
+        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
+        exact = all(impairment.exact for impairment in settings.impairments)
+        self.stall = None if exact else Stall()
+        self.stalled = False
+        self.times: list[int] = []
+        self.history: list[Tensor] = []
+        self.embeddings: list[Tensor] = []
+        self.noted: list[int] = []  # ticks; then counts of a node, deviations, errors
+        self.notes: dict[str, list[Tensor]] = {"counts": [], "deviation": [], "error": []}
+        self._note(0)
+
+    def _counts(self) -> list[Tensor]:
+        """Updates, packets, bytes and solves of every node so far, [Q, N] each."""
+        tally = self.simulation.tally
+        counts = (tally.updates, tally.packets, NUMBER * tally.numbers, self.simulation.solved)
+        return [count.view(self.settings.runs, -1) for count in counts]
+
+    def _note(self, ticks: int) -> None:
+        """Note what the runs have cost after so many ticks, and what they are worth."""
+        means = [count.double().mean(1).cpu() for count in self._counts()]
+        self.noted.append(ticks)
+        self.notes["counts"].append(torch.stack(means))
+        self.notes["deviation"].append(self._per_graph(self.deviation.double().cpu()))
+        if self.score is not None:
+            h = self.h.mT.to(self.answer.dtype)
+            out = self.model.read(h if self.answer.dim() == 3 else h[0], self.many)
+            out = out.unflatten(-2, (self.settings.runs, -1)).movedim(-3, 0)
+            self.notes["error"].append(self.score(out))
+        self.due = max(ticks + 1, int(np.ceil(SPACING * ticks)))
+
+    @property
+    def goal(self) -> float | None:
+        """The deviation at which runs end; ``None``: they do not end at a deviation."""
+        return None if self.simulation.rule.ends else self.settings.tol
+
+    @property
+    def h(self) -> Tensor:
+        """The model's embeddings, those of the last levels, [R, k, Q·N]."""
+        return self.simulation.h[:, -self.answer.size(-1) :]
+
+    def _distance(self) -> Tensor:
+        """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""
+        levels = self.simulation.h.split([target.size(1) for target in self.targets], 1)
+        found = [
+            self.graph.norm(h - target) / scale
+            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
+        ]
+        return torch.stack(found).amax(0)
+
+    def look(self, t: int) -> bool:
+        """Look at the runs after tick ``t``; returns whether nothing is left to do."""
+        times, half = self.settings.history, self.ticks // 2
+        record = t % times == 0 if isinstance(times, int) else times is not None and t in times
+        if not (record or looks(t) or t in (half, self.ticks - 1)):
+            return False
+        self.deviation = self._distance()
+        over = self._over(t, record)
+        if over or t == self.ticks - 1 or t + 1 >= self.due:
+            self._note(t + 1)
+        return over
+
+    def _over(self, t: int, record: bool) -> bool:
+        """Whether nothing is left to do after tick ``t``."""
+        if self.halfway is None and t >= self.ticks // 2:
+            self.halfway = t, self._per_graph(self.deviation)
+        if record:
+            self.times.append(t)
+            self.history.append(self._per_graph(self.deviation.clone()))
+            if self.settings.keep_embeddings:
+                self.embeddings.append(self._per_run(self.h.clone()))
+        if self.simulation.rule.ends:
+            return self.simulation.finished
+        if self.goal is None:
+            return False
+        fresh = (self.deviation <= self.goal).all(0) & (self.reached < 0)
+        if bool(fresh.any()):
+            self.reached[fresh] = t
+            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
+        over = self.reached >= 0
+        if self.stall is not None and not bool(over.all()):
+            # While news still travels, the sum of all distances falls even where the largest one
+            # does not.
+            gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
+            over = over | self.stall.look(t, torch.stack([self.deviation, self.graph.sum(gaps)]))
+            self.stalled = bool(over.all())
+        return bool(over.all())
+
+    # -- what the runs ended with ------------------------------------------------------------------
+
+    def _per_run(self, h: Tensor) -> Tensor:
+        """[R, k, Q·N] -> [Q, (R,) N, k]."""
+        h = h.mT.unflatten(1, (self.settings.runs, -1)).movedim(1, 0).to(self.answer.dtype)
+        return h if self.answer.dim() == 3 else h[:, 0]
+
+    def _per_graph(self, x: Tensor) -> Tensor:
+        """[R, Q·G] -> [Q, (R,) G]."""
+        x = x.unflatten(-1, (self.settings.runs, -1)).movedim(-2, 0)
+        return x if self.answer.dim() == 3 else x[:, 0]
+
+    def deadlines(self, synchronous: Tensor | None, note: str, replay: Trace | None) -> Deadlines:
+        """Error by deadline, where the prediction in step has the score ``synchronous``."""
+        stacked = {name: torch.stack(each) if each else None for name, each in self.notes.items()}
+        assert stacked["counts"] is not None
+        assert stacked["deviation"] is not None
+        return Deadlines(
+            torch.tensor(self.noted), *stacked["counts"].unbind(1), stacked["deviation"],
+            stacked["error"], synchronous, None if self.score is None else self.score.metric, note,
+            self.settings.rule, self.graph, self.settings, replay,
+        )  # fmt: skip
+
+    def report(
+        self,
+        bounds: tuple[int, int] | None,
+        trace: Trace | None,
+        deadlines: Deadlines,
+        seconds: float,
+    ) -> Run:
+        """What the runs ended with, where the bounds (S, D) held."""
+        simulation, settings, tally = self.simulation, self.settings, self.simulation.tally
+        held = bounds or (settings.stagger, settings.delay)
+        bound, h = max(held[0], held[1] + 1), self._per_run(self.h)
+        updates, packets, sent, solved = self._counts()
+        deviation, tol = self._per_graph(self.deviation), settings.tol or 1e-6
+        return Run(
+            predictions=torch.stack([self.model.read(each, self.inputs) for each in h]),
+            h=h,
+            reference=self.answer,
+            deviation=deviation,
+            converged=deviation <= tol,
+            updates=updates,
+            packets=packets,
+            saved=tally.saved.view(settings.runs, -1),
+            bytes=sent,
+            solved=solved,
+            staleness=Staleness(
+                tally.packet_age,
+                tally.content_age,
+                bound,
+                bounds is not None,
+                settings.content_age(held, simulation.rule.letter > 0),
+            ),
+            assumptions={
+                "a": simulation.longest_gap() <= bound,
+                "b": tally.packet_age.largest < bound,
+                "c": True,
+            },
+            ticks=tally.ticks,
+            tol=tol,
+            stalled=self.stalled,
+            halfway=self.halfway,
+            reached=self.reached.view(settings.runs, -1),
+            history=torch.stack(self.history) if self.history else None,
+            history_ticks=self.times,
+            embeddings=torch.stack(self.embeddings) if self.embeddings else None,
+            trace=trace,
+            deadlines=deadlines,
+            settings=settings,
+            seconds=seconds,
+            path=simulation.path,
+        )
+
+
+class Stall:
+    """Knows when runs last came nearer to the answer: one of their distances fell by
+    :data:`MARGIN`."""
+
+    def __init__(self) -> None:
+        self.best = self.since = torch.empty(0)
+
+    def look(self, t: int, distances: Tensor) -> Tensor:
+        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
+        distances [kinds, R, Q·G] after tick ``t``."""
+        if not self.best.numel():
+            self.best, self.since = distances, torch.full_like(distances, t)
+        better = distances < (1.0 - MARGIN) * self.best
+        self.best = torch.where(better, distances, self.best)
+        self.since = torch.where(better, t, self.since)
+        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric of predictions [..., N, out] against given targets.
+
+    Attributes:
+        metric: The metric.
+        target: The targets of the items that count.
+        keep: Which items count, [N]; ``None``: all.
+    """
+
+    metric: Metric
+    target: Tensor
+    keep: Tensor | None = None
+
+    def __call__(self, prediction: Tensor) -> Tensor:
+        """The metric of predictions [..., N, out], [...] in double precision on the CPU."""
+        chosen = prediction if self.keep is None else prediction[..., self.keep, :]
+        return self.metric(chosen, self.target).double().cpu()
+
+
+def score_of(
+    prediction: Tensor,
+    data: Data | Sequence[Data],
+    metric: str | Function | None = None,
+    higher_is_better: bool | None = None,
+    target: Tensor | None = None,
+    mask: Tensor | None = None,
+) -> Score | None:
+    """The score of predictions like these, [..., N, out]; ``None``: there are no targets. The
+    other arguments are those of :func:`hogwild.robustness`; targets that do not fit raise."""
+    if target is None:
+        target = (data if isinstance(data, Data) else Batch.from_data_list(list(data))).y
+    keep = None if mask is None else _check_mask(mask, prediction.size(-2))
+    if target is None:
+        if metric is not None:
+            raise InputError(
+                f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
+            )
+        return None
+    if target.is_floating_point() and bool(target.isnan().any()):
+        raise InputError(
+            f"NaN values in the target: {int(target.isnan().sum())}; expected numbers, "
+            f"or target= and mask= without those that are missing"
+        )
+    chosen = prediction
+    if keep is not None:
+        chosen = prediction[..., keep, :]
+        if target.dim() and target.size(0) == keep.numel():
+            target = target[keep]
+    return Score(metric_for(metric, higher_is_better, chosen, target), target, keep)
+
+
+def _check_mask(mask: Tensor, n: int) -> Tensor:
+    if mask.dtype != torch.bool or mask.shape != (n,) or not bool(mask.any()):
+        raise InputError(
+            f"mask has shape {list(mask.shape)} and dtype {mask.dtype}, {int(mask.sum())} of it "
+            f"set; expected a boolean [{n}], one for each prediction, with some of them set"
+        )
+    return mask

@@ -8,20 +8,33 @@ know nothing of each other but what they hear; only this observer sees them all.
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 import os
+import random
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import shortest_path
 from torch import nn
 from torch_geometric.data import Data
+from torch_geometric.utils import subgraph
 
-from hogwild.errors import ConfigError, InputError
-from hogwild.executors.notes import Notes
-from hogwild.executors.observer import STATUS, Faults, Observer, free_ports, hops
-from hogwild.executors.swarmed import Swarm
+from hogwild.errors import AsynchronyError, ConfigError, InputError, require_integer
+from hogwild.executors.swarm_result import Live, Notes, Swarm, trace_of
 from hogwild.graph.inputs import Inputs
 from hogwild.keys import make_keys
 from hogwild.models.check import check_model
@@ -30,10 +43,102 @@ from hogwild.models.mode import evaluating
 from hogwild.problems.base import Problem
 from hogwild.rules import about, check_radius, choose
 from hogwild.rules.balls import usual_radius
+from hogwild_node.model import load
 
 UPDATES = 60.0
 """Updates a second that are asked of one core. The number is a cautious guess: ``Swarm.rate`` and
 ``Swarm.updates`` show whether a machine keeps up."""
+DONE = {
+    "kill": "killed", "revive": "revived", "freeze": "frozen", "thaw": "thawed",
+    "cut": "links cut", "heal": "links healed",
+}  # fmt: skip
+SIGNALS = {
+    what: getattr(signal, name)
+    for what, name in {
+        "freeze": "SIGSTOP", "thaw": "SIGCONT", "cut": "SIGUSR1", "heal": "SIGUSR2"
+    }.items()
+    if hasattr(signal, name)  # Windows has none of them
+}  # fmt: skip
+STATUS = 0.1
+"""Seconds between two words of an agent to the observer."""
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What is done to a swarm.
+
+    Attributes:
+        loss: Probability that a packet is lost.
+        delay: Seconds that a packet is held up, the least and the most.
+        kill: Share of agents that are killed.
+        kill_at: Seconds after the start at which they are killed.
+        revive_at: Seconds after the start at which they come back; ``None``: never.
+        freeze: Share of agents that are stopped.
+        freeze_at: Seconds after the start at which they are stopped.
+        thaw_at: Seconds after the start at which they go on.
+        partition: Whether the links between two halves of the swarm are cut for a while.
+        partition_at: Seconds after the start at which they are cut.
+        heal_at: Seconds after the start at which they work again.
+        seed: What is drawn is a function of this number.
+    """
+
+    loss: float = 0.0
+    delay: tuple[float, float] = (0.0, 0.0)
+    kill: float = 0.0
+    kill_at: float = 5.0
+    revive_at: float | None = None
+    freeze: float = 0.0
+    freeze_at: float = 5.0
+    thaw_at: float = 8.0
+    partition: bool = False
+    partition_at: float = 5.0
+    heal_at: float = 10.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "kill", "freeze"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(
+                    f"{name}={getattr(self, name)}; expected a share from 0 to below 1"
+                )
+        pairs = (
+            ("kill_at", "revive_at"), ("freeze_at", "thaw_at"), ("partition_at", "heal_at")
+        )  # fmt: skip
+        for first, then in pairs:
+            begin, end = getattr(self, first), getattr(self, then)
+            if not 0.0 <= begin < (math.inf if end is None else end):
+                raise ConfigError(
+                    f"{first}={begin} and {then}={end}; expected seconds from 0 on, the second "
+                    f"later than the first"
+                )
+        require_integer("seed", self.seed, 0, ": what is drawn is a function of it")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody uses now, for TCP and for UDP.
+
+    They are below those that systems give to outgoing connections, so that no other program gets
+    one of them by chance before the agent does.
+    """
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 12_000):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+                one = stack.enter_context(socket.socket(socket.AF_INET, kind))
+                one.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AsynchronyError(f"{len(found)} ports of 127.0.0.1 are free; expected {count}, for agents")
+
+
+def hops(inputs: Inputs) -> np.ndarray:
+    """The number of hops between every two nodes, [N, N]; infinite where there is no path."""
+    n, (src, dst) = inputs.num_nodes, inputs.edge_index.cpu().numpy()
+    found: np.ndarray = shortest_path(
+        csr_matrix((np.ones(src.size), (src, dst)), shape=(n, n)), unweighted=True
+    )
+    return found
 
 
 def run(
@@ -80,7 +185,7 @@ def run(
         tolerance: The residual up to which an agent counts as settled.
         until_settled: Stop when all agents have said that they are settled, after the last fault.
         folder: Where the model, the agents' files and the notes of the swarm
-            (:mod:`hogwild.executors.notes`) go; by default, a temporary folder.
+            (:mod:`hogwild.executors.swarm_result`) go; by default, a temporary folder.
         show: Print a live table.
     """
     found, faults = check_model(model), faults or Faults()
@@ -138,9 +243,318 @@ def run(
         if notes is not None:
             with evaluating(found), torch.no_grad():
                 notes.begin(found, inputs, data.get("pos"))
-        watch = Observer(found, inputs, where, common, faults, keys, notes)
+        watch = SwarmProcesses(found, inputs, where, common, faults, keys, notes)
         stack.callback(watch.stop)
         return watch.run(seconds, until_settled, show)
 
 
-__all__ = ["Faults", "Swarm", "free_ports", "run"]
+class SwarmProcesses:
+    """Starts the agents, listens to their words, and does to them what the faults say."""
+
+    def __init__(
+        self,
+        model: Any,
+        inputs: Inputs,
+        where: Path,
+        common: dict[str, Any],
+        faults: Faults,
+        keys: Path | None = None,
+        notes: Notes | None = None,
+    ) -> None:
+        self.notes = notes
+        self.model, self.inputs, self.where, self.common = model, inputs, where, common
+        self.faults, self.n, self.keys = faults, inputs.num_nodes, keys
+        self.ports = free_ports(self.n)
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        self.words: dict[int, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+        self.events: list[tuple[float, str]] = []
+        self.first: float | None = None
+        self.answers: dict[tuple[object, ...], Any] = {}
+        self.doubts: dict[tuple[object, ...], float] = {}  # of an entry of an answer
+        self.convexity = load(common["model"]).convexity
+        self.half = self._half() if faults.partition else frozenset()
+        self.parted = False
+        self.revived: list[int] = []
+        self.frozen: frozenset[int] = frozenset()
+        self.dead: set[int] = set()
+        self.disturbed = -math.inf  # when an agent last missed a neighbour that lives
+        self._readers: dict[int, threading.Thread] = {}
+
+    # -- processes ---------------------------------------------------------------------------------
+
+    def start(self, i: int) -> None:
+        """Start agent i."""
+        src, dst = self.inputs.edge_index
+        near: dict[str, Any] = {}
+        for e in (dst == i).nonzero()[:, 0].tolist():
+            j = int(src[e])
+            entry: dict[str, Any] = {"address": f"127.0.0.1:{self.ports[j]}"}
+            if self.inputs.edge_weight is not None:
+                entry["weight"] = float(self.inputs.edge_weight[e])
+            if self.inputs.edge_attr is not None:
+                entry["edge_attr"] = self.inputs.edge_attr[e].reshape(-1).tolist()
+            near[str(j)] = entry
+        beyond = [j for j in near if (int(j) in self.half) != (i in self.half)]
+        config = self.common | ({"cut": beyond} if beyond else {}) | {
+            "trace": str(self.where / f"agent{i}.trace"),
+            "id": str(i), "listen": f"127.0.0.1:{self.ports[i]}", "seed": self.faults.seed + i,
+            "features": self.inputs.x[i].tolist(), "neighbours": near,
+        }  # fmt: skip
+        if self.keys is not None:
+            config["certificates"] = str(self.keys / str(i))
+        path = self.where / f"agent{i}.toml"
+        path.write_text(_toml(config))
+        with (self.where / f"agent{i}.log").open("a") as errors:
+            self.processes[i] = subprocess.Popen(
+                [sys.executable, "-m", "hogwild_node.command", "--config", str(path)],
+                stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        stdout = self.processes[i].stdout
+        assert stdout is not None
+        self._readers[i] = threading.Thread(target=self._listen, args=(i, stdout), daemon=True)
+        self._readers[i].start()
+
+    def _listen(self, i: int, stdout: IO[str]) -> None:
+        with contextlib.suppress(ValueError):  # the pipe was closed
+            for line in stdout:
+                with contextlib.suppress(json.JSONDecodeError):
+                    word = json.loads(line)
+                    with self.lock:
+                        if self.processes[i].stdout is stdout:  # not the words of a dead one
+                            self.words[i] = word
+
+    def stop(self) -> None:
+        """End all agents, whatever happened."""
+        for process in self.processes.values():
+            with contextlib.suppress(OSError):
+                if hasattr(signal, "SIGCONT"):  # a frozen process cannot end
+                    process.send_signal(signal.SIGCONT)
+                process.terminate()
+        deadline = time.monotonic() + 3.0
+        for process in self.processes.values():
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+    # -- the run -----------------------------------------------------------------------------------
+
+    def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
+        for old in (*self.where.glob("agent*.trace"), *self.where.glob("agent*.log")):
+            old.unlink()  # of a former run in the same folder
+        self._answer(tuple(range(self.n)))  # the model refuses what it cannot read before any start
+        for i in range(self.n):
+            self.start(i)
+        chosen = np.random.default_rng(self.faults.seed).permutation(self.n)
+        killed = sorted(chosen[: round(self.faults.kill * self.n)].tolist())
+        frozen = sorted(chosen[::-1][: round(self.faults.freeze * self.n)].tolist())
+        todo = self._plan(killed, frozen)
+        out = Swarm(alive=list(range(self.n)), rate=float(self.common["rate"]))
+        live = Live() if show else None
+        begun = self._begin()
+        while True:
+            self._require_alive()
+            t = time.monotonic() - begun
+            while todo and todo[0][0] <= t:
+                _, what, who = todo.pop(0)
+                self._do(what, who, out)
+                self.events.append((t, f"{len(who)} {DONE[what]}"))
+            with self.lock:
+                words = dict(self.words)
+            if self.revived and all(words.get(i, {}).get("updates") for i in self.revived):
+                self.events.append((t, f"{len(self.revived)} back"))
+                self.revived = []
+            alive = [i for i in out.alive if i in words]
+            self._look(out, t, words, alive)
+            if live is not None:
+                live.show(out, {i: words[i] for i in alive})
+            out.events = self.events
+            if self.notes is not None:
+                self.notes.look(out, {i: words[i] for i in alive})
+            done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
+            if t >= seconds or done:
+                break
+            time.sleep(STATUS)
+        out.seconds, out.deviation = out.times[-1], out.error[-1]
+        if self.notes is not None:
+            self.notes.look(out, {i: words[i] for i in alive}, ended=True)
+        count = max(len(alive), 1)
+        for name in ("updates", "turns", "packets", "bytes"):
+            setattr(out, name, sum(words[i][name] for i in alive) / count)
+        out.memory = _memory([self.processes[i].pid for i in alive])
+        self.stop()  # the agents write their traces to the end
+        if not killed and not self.faults.partition:
+            out.trace = trace_of(self.where, self.inputs)
+        return out
+
+    def _begin(self) -> float:
+        """Wait for the first update of every agent; the time of the last one."""
+        launched, patience = time.monotonic(), 60.0 + 2.0 * self.n
+        while True:
+            self._require_alive()
+            with self.lock:
+                words = dict(self.words)
+            now = time.monotonic()
+            if len(words) == self.n and all(word["updates"] for word in words.values()):
+                return now
+            if now - launched > patience:
+                ready = sum(bool(word["updates"]) for word in words.values())
+                raise AsynchronyError(
+                    f"only {ready} of {self.n} agents made an update within {patience:.0f} s: this "
+                    f"machine is too slow for so many agents, or some cannot hear each other "
+                    f"({self.where}/agent*.log where --keep was given); try fewer agents"
+                )
+            time.sleep(0.05)
+
+    def _plan(self, killed: list[int], frozen: list[int]) -> list[tuple[float, str, list[int]]]:
+        f = self.faults
+        plan: list[tuple[float, str, list[int]]] = []
+        plan += [(f.kill_at, "kill", killed)] if killed else []
+        plan += [(f.revive_at, "revive", killed)] if killed and f.revive_at is not None else []
+        plan += [(f.freeze_at, "freeze", frozen), (f.thaw_at, "thaw", frozen)] if frozen else []
+        if f.partition:
+            src, dst = self.inputs.edge_index.tolist()
+            ends = {
+                i for i, j in zip(src, dst, strict=True) if (i in self.half) != (j in self.half)
+            }
+            plan += [(f.partition_at, "cut", sorted(ends)), (f.heal_at, "heal", sorted(ends))]
+        return sorted(plan)
+
+    def _half(self) -> frozenset[int]:
+        """The half of the nodes that is nearest to one node, which the seed draws."""
+        first = int(np.random.default_rng(self.faults.seed).integers(self.n))
+        near = np.argsort(hops(self.inputs)[first], kind="stable")
+        return frozenset(near[: self.n // 2].tolist())
+
+    def _do(self, what: str, who: Sequence[int], out: Swarm) -> None:
+        for i in who:
+            if what == "kill":
+                self.dead.add(i)
+                self.processes[i].kill()
+                self.processes[i].wait()
+                self._readers[i].join(2.0)
+                out.alive.remove(i)
+                with self.lock:
+                    self.words.pop(i, None)
+            elif what == "revive":
+                self.start(i)
+                self.dead.discard(i)
+                out.alive.append(i)
+                self.revived.append(i)
+            else:
+                self.processes[i].send_signal(SIGNALS[what])
+        out.alive.sort()
+        self.parted = {"cut": True, "heal": False}.get(what, self.parted)
+        self.frozen = {"freeze": frozenset(who), "thaw": frozenset[int]()}.get(what, self.frozen)
+
+    def _require_alive(self) -> None:
+        for i, process in self.processes.items():
+            if process.poll() is not None and i not in self.dead:
+                log = (self.where / f"agent{i}.log").read_text().strip().splitlines()
+                raise AsynchronyError(
+                    f"agent {i} ended with status {process.returncode}: "
+                    f"{log[-1] if log else 'no message'}"
+                )
+
+    def _look(self, out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> None:
+        """One sample of the whole swarm."""
+        awake = [i for i in out.alive if i not in self.frozen]  # the others count as gone
+        alive = [i for i in alive if i not in self.frozen]
+        answer = self._answer(tuple(awake))
+        place = {i: q for q, i in enumerate(awake)}
+        gaps = [np.array(words[i]["h"]) - answer[place[i]] for i in alive]
+        size = max(float(np.abs(answer).max()), 1e-300)
+        complete = len(alive) == len(awake)
+        error = float(max(np.abs(g).max() for g in gaps)) / size if gaps and complete else 1.0
+        settled = [words[i]["state"] == "settled" for i in alive]
+        out.times.append(t)
+        out.error.append(error)
+        for name, means in (("updates", out.work), ("bytes", out.sent)):
+            means.append(sum(words[i][name] for i in alive) / max(len(alive), 1))
+        out.still.append(min((words[i]["still"] for i in alive), default=0.0))
+        out.settled.append(sum(settled) / max(len(awake), 1))
+        distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
+        bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
+        missed = any(self._reachable(i, int(j), out) for i in alive for j in words[i]["silent"])
+        if missed and not self._recent(t):
+            self.disturbed, out.missed = t, out.missed + 1
+        if self._rested(t):  # before, the agents cannot know what was done to the swarm
+            beyond = distance - self._slack(tuple(awake))
+            out.false_alarms += sum(b is not None and complete and beyond > b for b in bounds)
+
+    def _rested(self, t: float) -> bool:
+        """Whether news of the last event, and of the last link that failed, has had time to
+        spread."""
+        return not self._recent(t) and t > self.disturbed + self._quiet
+
+    @property
+    def _quiet(self) -> float:
+        """Seconds that news may take to spread."""
+        return float(self.common["lease"] + self.common["settle_after"])
+
+    def _recent(self, t: float) -> bool:
+        """Whether something was done to the swarm of late."""
+        return bool(self.events) and t <= self.events[-1][0] + self._quiet
+
+    def _reachable(self, i: int, j: int, out: Swarm) -> bool:
+        """Whether nothing was done to the swarm that keeps i from hearing j."""
+        apart = self.parted and (i in self.half) != (j in self.half)
+        return j in out.alive and not self.frozen & {i, j} and not apart
+
+    def _slack(self, alive: tuple[int, ...]) -> float:
+        """How far the synchronous answer itself may be from the exact one."""
+        answer = self._answer(alive)
+        return float(math.sqrt(answer.size) * self.doubts[(self.parted, *alive)])
+
+    def _answer(self, alive: tuple[int, ...]) -> Any:
+        """The synchronous answer of the graph of those alive, without the links that are cut,
+        [n, k]."""
+        key = (self.parted, *alive)
+        if key not in self.answers:
+            inputs, keep = self.inputs, torch.tensor(alive)
+            index, kept = subgraph(
+                keep, inputs.edge_index, torch.arange(inputs.edge_index.size(1)),
+                relabel_nodes=True, num_nodes=self.n,
+            )  # fmt: skip
+            if self.parted:
+                within = torch.tensor([i in self.half for i in alive])
+                same = within[index[0]] == within[index[1]]
+                index, kept = index[:, same], kept[same]
+            part = Inputs(
+                inputs.x[keep],
+                index,
+                None if inputs.edge_attr is None else inputs.edge_attr[kept],
+                edge_weight=None if inputs.edge_weight is None else inputs.edge_weight[kept],
+            )
+            with evaluating(self.model), torch.no_grad():
+                found = self.model.embed(part)
+            self.answers[key] = found.value.double().numpy()
+            rounding = float(torch.finfo(found.value.dtype).eps * found.value.abs().max())
+            left = float(found.residual.max()) / self.convexity if self.convexity else 0.0
+            self.doubts[key] = left + rounding
+        return self.answers[key]
+
+
+def _memory(pids: Sequence[int]) -> float | None:
+    """Mean proportional memory of some processes in MB."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError, StopIteration, ValueError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            line = next(x for x in lines if x.startswith("Pss:"))
+            found.append(int(line.split()[1]) / 1024)
+    return sum(found) / len(found) if found else None
+
+
+def _toml(config: dict[str, Any]) -> str:
+    """A configuration as TOML: top-level values, then one table for each neighbour."""
+    plain = {k: v for k, v in config.items() if k != "neighbours"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items()]
+    for name, entry in config["neighbours"].items():
+        lines += ["", f"[neighbours.{json.dumps(name)}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in entry.items()]
+    return "\n".join(lines) + os.linesep

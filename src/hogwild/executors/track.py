@@ -11,32 +11,30 @@ import time as clock
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.change import Change, Register
 from hogwild.asynchrony.impairments import Impairment, check_impairments
-from hogwild.asynchrony.lease import believed
-from hogwild.asynchrony.scenario import Frame, Scenario
+from hogwild.asynchrony.moving import Change, Frame, Numbering, Register, Scenario, believed, copies
 from hogwild.asynchrony.schedule import Names, Schedule
 from hogwild.errors import ConfigError, require_integer, require_positive
-from hogwild.executors.run import NUMBER
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulated import After, Simulation
-from hogwild.executors.tracked import Track
-from hogwild.executors.tracker import Observer
+from hogwild.executors.simulation import NUMBER, After, Settings, Simulation
+from hogwild.executors.track_result import Track
 from hogwild.graph.inputs import Inputs
+from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
+from hogwild.models.stream import Stream
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
-from hogwild.rules import choose, rule_for
+from hogwild.rules import choose
 from hogwild_node.rules.base import Kept
 
+BACK = 30
+"""How many frames back an answer is looked for that the embeddings are nearest to."""
 Score = Callable[[Tensor, Data], float]
 """A measure of predictions [N, out] on the graph of a moment; lower is better."""
 
@@ -102,27 +100,29 @@ def track(
     require_positive("every", every)
     begun = clock.perf_counter()
     with evaluating(model), torch.no_grad():
-        course = Course(model, settings, restart)
-        watch = Observer(model, scenario, runs, every, score, keep_embeddings)
-        _follow(course, believed(scenario, lease), watch, progress)
-    return watch.report(course.settings, restart, lease, clock.perf_counter() - begun)
+        metrics = TrackMetrics(model, scenario, runs, every, score, keep_embeddings)
+        course = Course(model, settings, restart, metrics.add)
+        _follow(course, believed(scenario, lease), metrics, progress)
+    return metrics.report(course.settings, restart, lease, clock.perf_counter() - begun)
 
 
-def _follow(course: Course, frames: list[Frame], watch: Observer, progress: bool | None) -> None:
+def _follow(
+    course: Course, frames: list[Frame], metrics: TrackMetrics, progress: bool | None
+) -> None:
     """Run through all frames."""
-    length = watch.scenario.length
+    length = metrics.scenario.length
     ends = [*(frame.time for frame in frames[1:]), length]
     with bar(length, progress, "tick", "tracking") as shown:
         for frame, end in zip(frames, ends, strict=True):
-            course.enter(frame, watch)
-            watch.enter(frame, course)
+            course.enter(frame)
+            metrics.enter(frame, course)
             for t in range(frame.time, end):
                 if course.restart is not None and t and t % course.restart == 0:
-                    course.begin_anew(watch)
+                    course.begin_anew()
                 course.simulation.step()
-                watch.look(t, course)
+                metrics.look(t, course)
                 shown.update()
-    course.settle(watch)
+    course.settle()
 
 
 @dataclass
@@ -137,13 +137,6 @@ class _Now:
     anew: bool  # whether all nodes began anew
 
 
-class Ledger(Protocol):
-    """Who adds up what nodes have spent."""
-
-    def add(self, nodes: Tensor, *counts: Tensor) -> None:
-        """Add updates, packets and bytes [Q · N] of these nodes, by their numbers [N]."""
-
-
 class Course:
     """The simulations of one tracked run, one after the other.
 
@@ -151,70 +144,74 @@ class Course:
         model: What nodes run.
         settings: How they run it.
         restart: Ticks after which all nodes begin anew; ``None``: never.
+        add: Adds what nodes have spent: updates, packets and bytes [Q · N], after the nodes'
+            numbers [N].
         depth: Keep packets of this age at least, for settings with longer delays.
     """
 
     def __init__(
-        self, model: Model, settings: Settings, restart: int | None, depth: int = 0
+        self,
+        model: Model,
+        settings: Settings,
+        restart: int | None,
+        add: Callable[..., None],
+        depth: int = 0,
     ) -> None:
         self.model, self.settings, self.restart, self.depth = model, settings, restart, depth
-        self.register = Register()
-        self.now: _Now | None = None
+        self.add, self.register = add, Register()
+        self._now: _Now | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a graph yet."""
+        return self._now is not None
+
+    @property
+    def now(self) -> _Now:
+        """The present graph and its simulation."""
+        assert self._now is not None
+        return self._now
 
     @property
     def simulation(self) -> Simulation:
         """The simulation of the present graph."""
-        assert self.now is not None
         return self.now.simulation
 
-    @property
-    def anew(self) -> bool:
-        """Whether all nodes began anew at the last change."""
-        assert self.now is not None
-        return self.now.anew
-
-    @property
-    def names(self) -> Names:
-        """The numbers of the present nodes and edges."""
-        assert self.now is not None
-        return self.now.names
-
-    def enter(self, frame: Frame, watch: Ledger) -> None:
+    def enter(self, frame: Frame) -> None:
         """The graph changes to this frame."""
-        names, before = self.register.names(frame), self.now
+        names, before = self.register.names(frame), self._now
         if before is None:
-            self.now = self._begin(frame, names, None)
+            self._now = self._begin(frame, names, None)
             return
         change = Change.between(before.frame, frame, (before.names, names))
         still = torch.equal(names.nodes, before.names.nodes) and frame.gone == before.frame.gone
         quiet = torch.equal(_silent(frame), _silent(before.frame))
         if still and quiet and torch.equal(names.edges, before.names.edges) and change.nothing:
-            self.now = replace(before, frame=frame)
+            self._now = replace(before, frame=frame)
             return
-        self.settle(watch)
+        self.settle()
         kept = change.repeat(self.settings.runs, before.frame, frame)
-        self.now = self._begin(frame, names, (before, kept))
-        self._greet(watch, change)
+        self._now = self._begin(frame, names, (before, kept))
+        fresh = torch.ones_like(change.fresh) if self.now.anew else change.fresh
+        self._greet(change.hello, fresh)
 
-    def retime(self, settings: Settings, watch: Ledger) -> None:
+    def retime(self, settings: Settings) -> None:
         """From now on other settings hold, on the same graph: other bounds of the schedule, other
         impairments (as many as before), not another rule."""
-        assert self.now is not None
         self.settings = replace(settings, rule=self.settings.rule)
-        self.settle(watch)
+        self.settle()
         before, n, e = self.now, self.simulation.graph.num_nodes, self.simulation.graph.num_edges
         nodes, edges = torch.arange(n), torch.arange(e)
         kept = Kept((nodes, nodes), (edges, edges), (nodes, nodes))
-        self.now = self._begin(before.frame, before.names, (before, kept))
+        self._now = self._begin(before.frame, before.names, (before, kept))
 
-    def begin_anew(self, watch: Ledger) -> None:
+    def begin_anew(self) -> None:
         """All nodes begin anew, on the same graph."""
-        assert self.now is not None
-        self.settle(watch)
+        self.settle()
         before = self.now
-        self.now = self._begin(before.frame, before.names, None, before.simulation.time)
+        self._now = self._begin(before.frame, before.names, None, before.simulation.time)
         everything = torch.ones(before.names.edges.numel(), dtype=torch.bool)
-        self._count(watch, torch.zeros_like(before.names.nodes, dtype=torch.bool), everything)
+        self._greet(torch.zeros_like(before.names.nodes, dtype=torch.bool), everything)
 
     def _begin(
         self,
@@ -227,11 +224,10 @@ class Course:
         inputs = Inputs.of(frame.data)
         model.require_asynchronous(inputs)
         problem = model.problem(inputs.repeat(settings.runs)).detach()
-        if self.now is None:
+        if self._now is None:
             chosen = choose(problem, settings.rule, settings.step)
             self.settings = settings = replace(settings, rule=chosen)
-        age = settings.age_on(problem, settings.bounds)
-        rule = rule_for(problem, settings.rule, settings.step, age, radius=settings.radius)
+        rule = settings.rule_on(problem, settings.bounds)
         if rule.ends and self.restart is None:
             raise ConfigError(
                 f"rule={settings.rule!r} stops after its last layer and cannot follow a graph that "
@@ -266,23 +262,13 @@ class Course:
 
     # -- what it costs -----------------------------------------------------------------------------
 
-    def settle(self, watch: Ledger) -> None:
+    def settle(self) -> None:
         """Add what the present simulation has counted to the bill."""
-        assert self.now is not None
-        tally = self.now.simulation.tally
-        bill = (tally.updates, tally.packets, NUMBER * tally.numbers)
-        watch.add(self.now.names.nodes, *bill)
+        tally = self.simulation.tally
+        self.add(self.now.names.nodes, tally.updates, tally.packets, NUMBER * tally.numbers)
 
-    def _greet(self, watch: Ledger, change: Change) -> None:
-        assert self.now is not None
-        fresh = change.fresh
-        if self.now.anew:
-            fresh = torch.ones_like(fresh)
-        self._count(watch, change.hello, fresh)
-
-    def _count(self, watch: Ledger, hello: Tensor, fresh: Tensor) -> None:
+    def _greet(self, hello: Tensor, fresh: Tensor) -> None:
         """Count the hellos of these nodes [N], and the first packets along these edges [E]."""
-        assert self.now is not None
         now, simulation = self.now, self.now.simulation
         n, gone = now.frame.ids.numel(), now.frame.gone
         degree = simulation.out_degree[:n].cpu()
@@ -298,7 +284,7 @@ class Course:
         numbers = degree * hello * features + (first * sizes).round().long()
         runs = self.settings.runs
         none = torch.zeros(runs * n, dtype=torch.long)
-        watch.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))
+        self.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))
 
 
 def _posed(model: Model, inputs: Inputs) -> Problem:
@@ -320,3 +306,197 @@ def _returned(before: Frame, after: Frame, kept: Kept) -> Tensor:
     here, there = kept.nodes
     gone = there % max(before.ids.numel(), 1) >= before.present
     return here[gone & (here % max(after.ids.numel(), 1) < after.present)]
+
+
+class TrackMetrics:
+    """Measures a tracked run from outside: how far each node is from the answer of the moment.
+
+    Q runs; U nodes that are ever there, numbered in the order in which they appear.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        scenario: Scenario,
+        runs: int,
+        every: int,
+        score: Score | None,
+        keep: bool,
+    ) -> None:
+        self.model, self.scenario, self.runs, self.every = model, scenario, runs, every
+        self.keep, self.given = keep, score
+        self.numbers, self.ids = Numbering(), scenario.ids
+        self.stream = Stream(model)
+        self.frame: Frame | None = None
+        self.inputs: Inputs | None = None
+        count = self.ids.numel()
+        self.bill = torch.zeros(3, runs, count, dtype=torch.long)
+        self.node_ticks = 0
+        self.answer = torch.zeros(0)  # [U, k] of the present frame
+        self.answers: list[Tensor] = []  # [U, k], NaN where a node is not there
+        self.moves: list[float] = []
+        self.spoken = Spoken(runs)
+        self.base = torch.zeros(runs, dtype=torch.long)  # updates when the frame began
+        self.records: dict[str, list[Tensor]] = {
+            name: []
+            for name in ("error", "lag", "since", "updates", "packets", "bytes", "score", "h")
+        }
+        self.times: list[int] = []
+        name = getattr(score, "__name__", "score")
+        self.score_name = "score" if name == "<lambda>" else name
+        self.best: list[float] = []  # the score of the exact answer of every frame
+
+    # -- the bill ----------------------------------------------------------------------------------
+
+    def add(self, nodes: Tensor, *counts: Tensor) -> None:
+        """Add updates, packets and bytes [Q · N] of these nodes, by their numbers [N]."""
+        for row, count in zip(self.bill, counts, strict=True):
+            row[:, nodes] += count.view(self.runs, -1).cpu()
+
+    def _spent(self, course: Course) -> Tensor:
+        """Updates, packets and bytes so far, [3, Q]."""
+        tally = course.simulation.tally
+        running = (tally.updates, tally.packets, NUMBER * tally.numbers)
+        now = torch.stack([x.view(self.runs, -1).sum(1).cpu() for x in running])
+        return self.bill.sum(-1) + now
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def enter(self, frame: Frame, course: Course) -> None:
+        """The graph has changed, for the nodes or in truth."""
+        true = self.scenario.at(frame.time)
+        if true is self.frame:
+            return
+        self.frame, self.inputs = true, Inputs.of(true.data)
+        self.places = self.numbers(true.ids)
+        value = self.stream.update(true.data).value
+        answer = torch.full((self.ids.numel(), value.size(-1)), torch.nan, dtype=torch.float64)
+        answer[self.places] = value.double().cpu()
+        if self.answers:
+            moved = (answer - self.answers[-1]).abs().amax(-1)
+            self.moves.append(float(moved[~moved.isnan()].square().mean().sqrt()))
+        self.answers.append(answer)
+        self.answer = value
+        self.base = self._spent(course)[0]
+        self._measure(value)
+
+    def _measure(self, value: Tensor) -> None:
+        """How good the exact answer is."""
+        assert self.frame is not None
+        assert self.inputs is not None
+        self.score = self.given
+        y = self.frame.data.get("y")
+        out = self.model.read(value, self.inputs)
+        if self.score is None and y is not None and y.dim() and y.size(0) == out.size(0):
+            metric = metric_for(None, None, out, y)
+            self.score_name = "share of wrong nodes" if metric.higher_is_better else metric.name
+            if metric.higher_is_better:  # accuracy: its complement
+                self.score = lambda out, data: 1.0 - float(metric(out, data.y))
+            else:
+                self.score = lambda out, data: float(metric(out, data.y))
+        if self.score is not None:
+            self.best.append(float(self.score(out, self.frame.data)))
+
+    # -- ticks -------------------------------------------------------------------------------------
+
+    def look(self, t: int, course: Course) -> None:
+        """Look at the run after tick ``t``."""
+        assert self.frame is not None
+        self.node_ticks += self.frame.ids.numel()
+        h = self.spoken.look(course.simulation, course.now.names.nodes, self.answer.size(-1))
+        if t % self.every and t != self.scenario.length - 1:
+            return
+        n = self.frame.ids.numel()
+        own = h.view(h.size(0), self.runs, -1)[..., :n].permute(1, 2, 0)  # [Q, N, k]
+        error = torch.full((self.runs, self.ids.numel()), torch.nan, dtype=torch.float64)
+        gap = (own.double() - self.answer.double()).abs().amax(-1).cpu()
+        error[:, self.places] = gap
+        spent = self._spent(course)
+        self.times.append(t)
+        found = {
+            "error": error,
+            "lag": self._lag(t, own),
+            "since": (spent[0] - self.base).double() / n,
+            "updates": spent[0],
+            "packets": spent[1],
+            "bytes": spent[2],
+        }
+        if self.score is not None:
+            data, inputs = self.frame.data, self.inputs
+            assert inputs is not None
+            outs = [self.model.read(one.to(self.answer.dtype), inputs) for one in own]
+            found["score"] = torch.tensor([float(self.score(out, data)) for out in outs])
+        if self.keep:
+            whole = torch.full((*error.shape, own.size(-1)), torch.nan, dtype=own.dtype)
+            whole[:, self.places] = own.cpu()
+            found["h"] = whole
+        for name, value in found.items():
+            self.records[name].append(value)
+
+    def _lag(self, t: int, own: Tensor) -> Tensor:
+        """Ticks since the answer was replaced that the embeddings are nearest to, [Q]."""
+        past = torch.stack(self.answers[-BACK:])[:, self.places]  # [F, N, k]
+        gap = (own.double().cpu().unsqueeze(1) - past).square().sum(-1)  # [Q, F, N]
+        distance = gap.nanmean(-1)  # nodes that were not there do not count
+        distance = torch.where(distance.isnan(), torch.inf, distance)
+        nearest = past.size(0) - 1 - distance.flip(-1).argmin(-1)  # of equals, the latest
+        starts = self.scenario.times[: len(self.answers)][-BACK:]
+        replaced = torch.tensor([*starts[1:], t])
+        return t - replaced[nearest]
+
+    def report(self, settings: Settings, restart: int | None, lease: int, seconds: float) -> Track:
+        """What was seen."""
+        assert self.frame is not None
+        stacked = {name: torch.stack(each) for name, each in self.records.items() if each}
+        return Track(
+            scenario=self.scenario,
+            ids=self.ids,
+            times=self.times,
+            error=stacked["error"],
+            lag=stacked["lag"],
+            since=stacked["since"],
+            updates=stacked["updates"],
+            packets=stacked["packets"],
+            bytes=stacked["bytes"],
+            score=stacked.get("score"),
+            exact_score=self.best or None,
+            score_name=self.score_name,
+            answers=torch.stack(self.answers),
+            moves=torch.tensor(self.moves, dtype=torch.float64),
+            embeddings=stacked.get("h"),
+            node_ticks=self.node_ticks,
+            settings=settings,
+            restart=restart,
+            lease=lease,
+            seconds=seconds,
+        )
+
+
+class Spoken:
+    """The embeddings that nodes would answer with: those that they have, or, of rules that stop,
+    those of the last complete pass."""
+
+    def __init__(self, runs: int = 1) -> None:
+        self.runs = runs
+        self.held: Tensor | None = None  # [k, Q · N] results of the last complete pass
+        self.told: Tensor | None = None  # numbers of the nodes of ``held``
+
+    def look(self, simulation: Simulation, nodes: Tensor, k: int) -> Tensor:
+        """The last k channels [k, Q · N]; ``nodes`` [N] are the numbers of the nodes."""
+        h = simulation.h[0, -k:]
+        if not simulation.rule.ends:
+            return h
+        if self.held is None:
+            self.held, self.told = simulation.start[0, -k:].clone(), nodes
+        elif self.told is None or not torch.equal(nodes, self.told):
+            assert self.told is not None
+            new = simulation.start[0, -k:].clone()
+            pairs = (nodes[:, None] == self.told[None]).nonzero(as_tuple=True)
+            here, there = copies(pairs, self.runs, (nodes.numel(), self.told.numel()))
+            new[:, here] = self.held[:, there]
+            self.held, self.told = new, nodes
+        everyone = torch.arange(h.size(-1), device=h.device)
+        done = simulation.rule.finished(everyone)
+        if done is not None:
+            self.held = torch.where(done, h, self.held)
+        return self.held

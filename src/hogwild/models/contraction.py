@@ -1,10 +1,14 @@
-r"""The contraction of IGNN and EIGNN, and IGNN: linear messages, then a nonexpansive activation.
+r"""The contraction of IGNN and EIGNN: linear messages, then a nonexpansive activation.
 
 .. math::
     F(H)_i = \phi\Bigl(W \sum_j \tilde A_{ij} h_j + b_i\Bigr), \qquad
-    J = \operatorname{diag}(\phi')\, (\tilde A \otimes W).
+    \tilde A = D^{-1/2} (A + I) D^{-1/2},
 
-**Why it converges asynchronously.** Let v > 0 with :math:`\tilde A v \le \lambda v`, and
+where D holds the row sums of :math:`A + I`. :math:`\tilde A` is similar to the row-stochastic
+:math:`D^{-1} (A + I)`, also on directed and weighted graphs: with :math:`v = D^{1/2} 1` it does not
+expand the norm :math:`\max_i |x_i| / v_i`, and nodes only need their neighbours' degrees.
+
+**Why it converges asynchronously.** Let :math:`\tilde A v \le \lambda v`, and
 :math:`\|W\| \le \kappa` in a norm on :math:`\mathbb R^k` that depends on absolute values only.
 Since :math:`\phi` is nonexpansive,
 
@@ -17,50 +21,72 @@ If :math:`\kappa \lambda < 1`, F is a contraction in the *weighted block-maximum
 :math:`\max_i \|h_i\| / v_i`. Updates then converge to the fixed point in any order and with any
 bounded delays (Bertsekas & Tsitsiklis, *Parallel and Distributed Computation*, chapters 6 and 7).
 A contraction in the Euclidean norm alone may diverge when its nodes update in turns.
-
-*Implicit graph neural networks* (IGNN): embeddings at the fixed point of a contraction.
-
-`Implicit Graph Neural Networks <https://arxiv.org/abs/2009.06211>`_ (Gu, Chang, Zhu, Sojoudi &
-El Ghaoui, NeurIPS 2020), as in the appendix of the Hogwild paper:
-
-.. math::
-    H = \phi(W H \tilde A + g(X)), \qquad
-    h_i = \phi\Bigl(\sum_j \tilde A_{ij} W h_j + g(x_i)\Bigr).
-
-With :math:`\lambda_{pf}(\tilde A) \le 1`, :math:`\|W\|_\infty \le \kappa < 1` and a nonexpansive
-:math:`\phi` this is a contraction with modulus κ in a weighted maximum norm over nodes, and
-therefore converges asynchronously (the theorem above).
 """
 
 from __future__ import annotations
 
 import math
-import warnings
-from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self, Unpack
+from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hogwild.errors import ConfigError, ProjectionWarning, require_one_of, require_widths
-from hogwild.graph import Graph
-from hogwild.graph.inputs import Inputs
+from hogwild.errors import GraphError
+from hogwild.graph import Graph, kept
 from hogwild.linalg.operator import Tangent
-from hogwild.models.adjacency import Adjacency, adjacency
-from hogwild.models.base import Kind
-from hogwild.models.gnn import ImplicitGNN
-from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.nn.mlp import MLP
-from hogwild.nn.nonexpansive import Nonexpansive, resolve
-from hogwild.ops import gather
+from hogwild.nn.nonexpansive import Nonexpansive
+from hogwild.ops import gather, scatter, scatter_into
 from hogwild.problems.base import FixedPoint
-from hogwild.solvers.loop import Solver
-from hogwild.solvers.semismooth import SemismoothNewton
 from hogwild_node.problems import Contraction as LocalContraction
-from hogwild_node.tree import FIXED, NODES, SHARED, over
+from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
+
+LARGEST = 5000
+"""Most nodes of a graph whose dense matrix is decomposed."""
+
+
+@dataclass(frozen=True)
+class Adjacency(OnGraph):
+    r"""A nonnegative matrix :math:`\tilde A` whose rows are receivers and columns are senders."""
+
+    edge: Tensor = over(EDGES)  # [E] weight of each edge
+    loop: Tensor = over(NODES)  # [N] weight of each node's own embedding
+    perron: Tensor = over(NODES)  # [N] v > 0
+
+    def apply(self, x: Tensor, graph: Graph) -> Tensor:
+        r""":math:`\tilde A x` for x [..., N]."""
+        return scatter(gather(x, graph.src) * self.edge, graph.dst, graph.num_nodes) + self.loop * x
+
+    def transpose(self, x: Tensor, graph: Graph) -> Tensor:
+        r""":math:`\tilde A^\top x` for x [..., N]."""
+        return scatter(gather(x, graph.dst) * self.edge, graph.src, graph.num_nodes) + self.loop * x
+
+    def growth(self, graph: Graph) -> Tensor:
+        r""":math:`\max_i (\tilde A v)_i / v_i` [G]. :math:`\tilde A` increases the norm
+        :math:`\max_i |x_i| / v_i` at most by this factor."""
+        return graph.max(self.apply(self.perron, graph) / self.perron)
+
+
+def adjacency(graph: Graph, weight: Tensor | None, dtype: torch.dtype) -> Adjacency:
+    """The renormalised adjacency of weights [E]. Without weights it is cached on the graph."""
+    if weight is None:
+        return _unweighted(graph, dtype)
+    return renormalised(graph, weight.to(torch.float64)).map(lambda x: x.to(dtype))
+
+
+@kept
+def _unweighted(graph: Graph, dtype: torch.dtype) -> Adjacency:
+    ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
+    return adjacency(graph, ones, dtype)
+
+
+def renormalised(graph: Graph, weight: Tensor) -> Adjacency:
+    r""":math:`D^{-1/2} (A + I) D^{-1/2}` of weights [E]."""
+    degree = 1.0 + graph.received(weight)
+    root = degree.rsqrt()
+    edge = weight * root[graph.dst] * root[graph.src]
+    return Adjacency(edge, degree.reciprocal(), degree.sqrt().detach())
 
 
 @dataclass
@@ -72,8 +98,14 @@ class Contraction(FixedPoint):
     weight: Tensor = over(SHARED)  # [R, k, k] W
     bias: Tensor = over(NODES)  # [R, k, N] b
     act: Nonexpansive = over(FIXED)  # φ
+    euclidean: bool = over(FIXED, False)  # lengths of embeddings: Euclidean, or the largest entry
+    spectrum: Spectrum | None = over(FIXED, None)  # None: no closed form
     kept: list[ContractionTangent] = over(FIXED, default_factory=list)  # the last tangent
     has_blocks = True
+
+    @property
+    def has_inverse(self) -> bool:
+        return self.spectrum is not None
 
     @property
     def replicas(self) -> int:
@@ -94,12 +126,9 @@ class Contraction(FixedPoint):
         slope = self.act.slope(mixed + self.bias)
         # The adjoint reuses Newton's last tangent and its factorisation if the slopes are equal.
         if not (self.kept and torch.equal(self.kept[0].slope, slope)):
-            self.kept[:] = [self._tangent(slope)]
+            a, weight = self.adjacency.map(Tensor.detach), self.weight.detach()
+            self.kept[:] = [ContractionTangent(self.graph, a, weight, slope, self.spectrum)]
         return self.kept[0]
-
-    def _tangent(self, slope: Tensor) -> ContractionTangent:
-        adjacency, weight = self.adjacency.map(Tensor.detach), self.weight.detach()
-        return ContractionTangent(self.graph, adjacency, weight, slope)
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
         return v - self.linearise(h).transpose(v)
@@ -120,25 +149,27 @@ class Contraction(FixedPoint):
         :math:`e \le \kappa \eta / (1 - \kappa)`, and every entry is wrong by at most
         :math:`\max_i v_i` times that."""
         v, kappa = self.adjacency.perron, self.modulus()
+        unit = math.sqrt(self.channels) if self.euclidean else 1.0
         spread = self.graph.max(v) * self.graph.max(1.0 / v)
-        limit = error * self.unit * spread * kappa / (1.0 - kappa)
+        limit = error * unit * spread * kappa / (1.0 - kappa)
         return torch.where(kappa < 1.0, limit, torch.inf)
 
-    @property
-    def unit(self) -> float:
-        """The norm of an embedding whose entries are all one."""
-        return 1.0
+    def lengths(self, x: Tensor) -> Tensor:
+        return x.norm(dim=1) if self.euclidean else super().lengths(x)
 
     def matrix_norm(self) -> Tensor:
-        r""":math:`\|W\|_\infty` [R]."""
+        r""":math:`\|W\|_2` or :math:`\|W\|_\infty`, [R]."""
+        if self.euclidean:
+            return torch.linalg.matrix_norm(self.weight, ord=2)
         return self.weight.abs().sum(-1).amax(-1)
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)
-        return replace(sub, kept=[]), nodes
+        own = None if self.spectrum is None else Spectrum.of(sub.graph, sub.adjacency)
+        return replace(sub, kept=[], spectrum=own), nodes
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
-        return replace(super().gathered(graph, nodes, edges), kept=[])
+        return replace(super().gathered(graph, nodes, edges), kept=[], spectrum=None)
 
 
 @dataclass
@@ -150,7 +181,12 @@ class ContractionTangent(Tangent):
     adjacency: Adjacency
     weight: Tensor  # [R, k, k]
     slope: Tensor  # [R, k, N] φ'
+    spectrum: Spectrum | None = None  # where φ' is one and W symmetric: a closed form
     has_blocks = True
+
+    @property
+    def has_inverse(self) -> bool:
+        return self.spectrum is not None
 
     def apply(self, v: Tensor) -> Tensor:
         mixed = torch.bmm(self.weight, self.adjacency.apply(v, self.graph))
@@ -163,183 +199,77 @@ class ContractionTangent(Tangent):
     def blocks(self) -> tuple[Tensor, Tensor]:
         steep = self.slope.unsqueeze(2) * self.weight.unsqueeze(-1)  # diag(φ') W, [R, k, k, N]
         own = torch.eye(steep.size(2), dtype=steep.dtype, device=steep.device).unsqueeze(-1)
-        if self.adjacency.loop is not None:
-            own = own - self.adjacency.loop * steep
-        return own.expand_as(steep), -gather(steep, self.graph.dst) * self.adjacency.edge
+        own = own - self.adjacency.loop * steep
+        return own, -gather(steep, self.graph.dst) * self.adjacency.edge
+
+    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
+        assert self.spectrum is not None
+        return self.spectrum.inverse(self.weight, v)  # symmetric
 
 
-class ContractionConv(ImplicitConv):
-    """The base class of layers whose problem is a :class:`Contraction`."""
+@dataclass(frozen=True)
+class Spectrum:
+    """The eigendecompositions of the symmetric matrices of all graphs, grouped by graph size."""
 
-    kind = Kind.FIXED_POINT
-    hops = 1
+    groups: list[tuple[Tensor, Tensor, Tensor]]
+    """(nodes [B, n], eigenvalues [B, n], eigenvectors [B, n, n])"""
 
-    def __init__(self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]) -> None:
-        super().__init__(in_channels, hidden_channels, **kwargs)
-        lead = () if self.replicas is None else (self.replicas,)
-        self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
-
-    @property
-    def matrix(self) -> Tensor:
-        """The matrix W of the contraction, [k, k] or [R, k, k]."""
-        return self._matrix(self.weight)
-
-    @abstractmethod
-    def _matrix(self, weight: Tensor) -> Tensor:
-        """W as a function of the parameter."""
-
-    def _solve_matrix(self, dtype: torch.dtype) -> Tensor:
-        """W [R, k, k] in the precision of the solve."""
-        k = self.hidden_channels
-        return self._matrix(self.weight.to(dtype)).view(-1, k, k)
-
-    def _pose(self, inputs: Inputs, normalize: bool = True) -> tuple[Graph, Adjacency]:
-        """Check the inputs; return their graph and Ã."""
-        graph, dtype = self.graph(inputs), self.precision(inputs.x)
-        return graph, adjacency(graph, inputs.edge_weight, dtype, normalize=normalize)
-
-
-CONSTRAINTS = ("parametrise", "project")
-
-
-def onto_ball(weight: Tensor, radius: float) -> Tensor:
-    r"""The nearest matrix [..., k, k] whose rows have :math:`\|w\|_1 \le` ``radius``.
-
-    The projection is exact (Duchi et al., ICML 2008): a row outside the ball is soft-thresholded
-    by the θ at which it reaches the sphere. Sorting the entries gives θ.
-    """
-    size, order = weight.abs(), torch.arange(1, weight.size(-1) + 1, device=weight.device)
-    falling = size.sort(dim=-1, descending=True).values
-    thresholds = (falling.cumsum(-1) - radius) / order
-    count = (falling > thresholds).sum(-1, keepdim=True).clamp_min(1)
-    theta = thresholds.gather(-1, count - 1).clamp_min(0.0)
-    return torch.sign(weight) * (size - theta).clamp_min(0.0)
-
-
-class IGNNConv(ContractionConv):
-    r"""A layer with the fixed point
-    :math:`h_i = \phi(\sum_j \tilde A_{ij} W h_j + g(x_i))`.
-
-    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
-    :class:`~hogwild.models.ImplicitConv`. The default solver is
-    :class:`~hogwild.solvers.SemismoothNewton`.
-
-    Args:
-        widths: Hidden widths of the MLP g; the paper uses (16, 16, 16).
-        kappa: Bound κ on :math:`\|W\|_\infty`, 0 < κ < 1.
-        act: :math:`\phi`: ``"relu"`` (the paper's), ``"leaky_relu"``, ``"tanh"``, ``"identity"``
-            or any :class:`~hogwild.nn.Nonexpansive`. With ``"relu"`` and k = 2, a third of the
-            models on the chains and counting tasks had only zero activations after a hundred epochs
-            and stopped learning. This never happened with ``"leaky_relu"``.
-        normalize: Use :math:`\tilde A = (D+I)^{-1/2} (A+I) (D+I)^{-1/2}`, as in IGNN's own
-            experiments. (The Hogwild paper does not specify :math:`\tilde A` for IGNN.) Its
-            :math:`\lambda_{pf}` is one on every graph, so κ has the same meaning on all graphs, and
-            nodes only need their neighbours' degrees. With ``False``,
-            :math:`\tilde A = A / \lambda_{pf}(A)`, by the power method on every graph. Without edge
-            weights the result is cached on the graph.
-        constraint: How :math:`\|W\|_\infty \le \kappa` is enforced. With ``"parametrise"`` the rows
-            of W are :math:`w = \kappa\, v / (1 + \|v\|_1^4)^{1/4}`, which satisfies the bound for
-            every row v of the parameter. With ``"project"`` the parameter is W itself: call
-            :meth:`project_` after each optimiser step, as the published code does. Otherwise the
-            forward pass projects W and warns.
-
-    Conventions:
-        ``edge_weight`` is nonnegative and holds the entries of A, also for the degrees and
-        :math:`\lambda_{pf}`. Self-loops are ordinary edges, and each of several parallel edges
-        counts. On a directed graph node i hears the senders of the edges into it, and the graph
-        needs no reverse links.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        *,
-        hidden_channels: int = 2,
-        widths: Sequence[int] = (16, 16, 16),
-        kappa: float = 0.95,
-        act: str | Nonexpansive = "relu",
-        normalize: bool = True,
-        constraint: str = "parametrise",
-        **kwargs: Unpack[Solving],
-    ) -> None:
-        super().__init__(in_channels, hidden_channels, **kwargs)
-        if not 0 < kappa < 1:
-            raise ConfigError(
-                f"kappa={kappa!r}; expected a number between 0 and 1, both excluded: with 1 the "
-                f"map is not a contraction"
-            )
-        require_one_of(CONSTRAINTS, constraint=constraint)
-        self.kappa, self.act = float(kappa), resolve(act)
-        self.normalize, self.constraint = normalize, constraint
-        widths = (*require_widths("widths", widths), hidden_channels)
-        self.encoder = MLP(in_channels, widths, replicas=self.replicas)
-        self.reset_parameters()
-
+    @classmethod
     @torch.no_grad()
-    def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
-        bound = 1.0 / math.sqrt(self.hidden_channels)
-        self.weight.uniform_(-bound, bound)
-        if self.constraint == "project":
-            self.project_(warn=False)
-        self.encoder.reset_parameters()
-
-    def _matrix(self, weight: Tensor) -> Tensor:
-        if self.constraint == "project":
-            return weight
-        length = weight.abs().sum(-1, keepdim=True)
-        return self.kappa * weight / torch.hypot(torch.ones_like(length), length**2).sqrt()
-
-    @torch.no_grad()
-    def project_(self, *, warn: bool = True) -> Tensor:
-        r"""Project W onto :math:`\|W\|_\infty \le \kappa`.
-
-        Returns:
-            How far :math:`\|W\|_\infty` exceeded κ, [] or [R].
-        """
-        if self.constraint != "project":
-            return self.weight.new_zeros(self.weight.shape[:-2])
-        excess = (self.weight.abs().sum(-1).amax(-1) - self.kappa).clamp_min(0.0)
-        # An excess of rounding size comes from an earlier projection.
-        excess = torch.where(excess > 8 * torch.finfo(excess.dtype).eps, excess, 0.0)
-        if warn:
-            if not bool(excess.any()):
-                return excess
-            warnings.warn(
-                f"‖W‖∞ exceeded kappa={self.kappa} by {float(excess.max()):.3g} and W was projected"
-                f" back; call project_(warn=False) after each optimiser step, or use "
-                f"constraint='parametrise'",
-                ProjectionWarning,
-                stacklevel=3,
+    def of(cls, graph: Graph, adjacency: Adjacency) -> Spectrum:
+        """Decompose the matrices; raise :class:`GraphError` if a graph is too large or not
+        symmetric."""
+        graph.require_whole("the closed form (method='closed')")
+        sizes = graph.sizes.tolist()
+        if max(sizes) > LARGEST:
+            g = sizes.index(max(sizes))
+            raise GraphError(
+                f"graph {g} has {sizes[g]} nodes; the closed form decomposes dense matrices and "
+                f"expects at most {LARGEST} nodes: use method='iterate'"
             )
-        outside = (excess > 0)[..., None, None]
-        self.weight.copy_(torch.where(outside, onto_ball(self.weight, self.kappa), self.weight))
-        return excess
+        # One buffer holds all dense matrices, graph after graph, row after row.
+        area = graph.sizes.square()
+        start = graph.sizes.cumsum(0) - graph.sizes
+        nodes = torch.arange(graph.num_nodes, device=graph.src.device)
+        place = nodes - start[graph.batch]  # index of a node in its graph
+        row = (area.cumsum(0) - area)[graph.batch] + place * graph.sizes[graph.batch]
+        buffer = adjacency.edge.new_zeros(int(area.sum()))
+        scatter_into(buffer, row[graph.dst] + place[graph.src], adjacency.edge)
+        scatter_into(buffer, row + place, adjacency.loop)
+        matrices = buffer.split(area.tolist())
+        groups = []
+        for n in sorted(set(sizes)):
+            members = [g for g, s in enumerate(sizes) if s == n]
+            dense = torch.stack([matrices[g].view(n, n) for g in members])
+            _require_symmetric(dense, members)
+            nodes = start[members].unsqueeze(-1) + torch.arange(n, device=start.device)
+            groups.append((nodes, *torch.linalg.eigh(dense)))
+        return cls(groups)
 
-    def default_solver(self) -> Solver:
-        return SemismoothNewton()
-
-    def problem(self, inputs: Inputs) -> Contraction:
-        """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = self.accept(inputs)
-        graph, a = self._pose(inputs, self.normalize)
-        if self.constraint == "project":
-            self.project_()
-        matrix, g = self._solve_matrix(a.edge.dtype), self._encode(self.encoder, inputs.x)
-        return Contraction(graph, a, matrix, g, self.act)
-
-    def _distinctions(self) -> dict[str, object]:
-        return {"kappa": self.kappa, "act": self.act.name, "constraint": self.constraint}
+    def inverse(self, weight: Tensor, v: Tensor) -> Tensor:
+        r""":math:`(I - S \otimes W)^{-1} v` for symmetric W [R, k, k] and v [R, k, N]."""
+        values, vectors = torch.linalg.eigh(weight)  # [R, k], [R, k, k]
+        turned, out = torch.bmm(vectors.mT, v), torch.empty_like(v)
+        for nodes, s, q in self.groups:
+            gain = 1.0 / (1.0 - values[..., None, None] * s)  # [R, k, B, n]
+            modes = torch.einsum("rkbn,bnm->rkbm", turned[..., nodes], q) * gain
+            out[..., nodes] = torch.einsum("rkbm,bnm->rkbn", modes, q)
+        return torch.bmm(vectors, out)
 
 
-class IGNN(ImplicitGNN):
-    """An implicit GNN: one or several :class:`IGNNConv` and the paper's readout. The arguments are
-    those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`IGNNConv`."""
+def _require_symmetric(dense: Tensor, members: list[int]) -> None:
+    """Raise unless all matrices [B, n, n] of these graphs are symmetric."""
+    apart = (dense - dense.mT).abs()
+    if bool((apart > 100 * torch.finfo(dense.dtype).eps).any()):
+        b, i, j = (int(at) for at in torch.unravel_index(apart.argmax(), apart.shape))
+        raise GraphError(
+            f"graph {members[b]} is not symmetric: between its nodes {j} and {i} the weights of "
+            f"the two directions differ; the closed form expects undirected edges: add the reverse "
+            f"edges (torch_geometric.utils.to_undirected) or use method='iterate'"
+        )
 
-    layer = IGNNConv
 
-    def project_(self, *, warn: bool = True) -> None:
-        """Project the matrix of every layer: :meth:`IGNNConv.project_`."""
-        for conv in self.modules():
-            if isinstance(conv, IGNNConv):
-                conv.project_(warn=warn)
+@kept
+def spectrum_of(graph: Graph, dtype: torch.dtype) -> Spectrum:
+    """The spectrum of the renormalised adjacency without weights."""
+    return Spectrum.of(graph, adjacency(graph, None, dtype))

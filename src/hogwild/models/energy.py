@@ -31,8 +31,8 @@ from hogwild.kernels.large import LargeEnergyKernel
 from hogwild.kernels.native import Missing, found
 from hogwild.kernels.posing import Design, Posing, given_by
 from hogwild.linalg.linear import LinearSolver
-from hogwild.models.adjacency import renormalised
 from hogwild.models.base import Kind
+from hogwild.models.contraction import renormalised
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.mode import opaque, refuse_transforms

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import ConfigError
-from hogwild.models.eignn import EIGNNConv
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.ignn import EIGNNConv
 from hogwild.models.layered import ExplicitGNN
 
 

@@ -14,12 +14,11 @@ from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
 from hogwild.models.check import check_model
-from hogwild.models.contraction import ContractionConv, IGNNConv
-from hogwild.models.eignn import EIGNNConv
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gcn_node import activation
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
+from hogwild.models.ignn import ContractionConv, EIGNNConv, IGNNConv
 from hogwild.models.layer import Layer
 from hogwild.models.layered import Layers
 from hogwild.models.locality import normalises
@@ -178,11 +177,6 @@ def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     act, options = "identity", {}
     if isinstance(conv, IGNNConv):
-        if not conv.normalize:
-            raise AsynchronyError(
-                "normalize=False scales the adjacency by an eigenvalue of the whole graph, which "
-                "no node knows; expected normalize=True"
-            )
         act = conv.act.name
         slope = getattr(conv.act.value, "keywords", {}).get("negative_slope", 0.0)
         options = {"negative_slope": slope}

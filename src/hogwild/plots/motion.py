@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hogwild.executors.tracked import Track
+from hogwild.executors.track_result import Track
 from hogwild.plots.style import CYCLE, DASHES, GREY, INK, figure
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairment import Impairment
+from hogwild.asynchrony.impairments import Impairment
 from hogwild.asynchrony.schedule import Schedule, Tick, bounds
 from hogwild.asynchrony.trace import Trace
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import rule_for
 from hogwild.testing.problems import Affine, random_graph

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.descent import synchronous
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
+from hogwild.executors.unrolled import synchronous
 from hogwild.graph import Graph
 from hogwild.rules import rule_for
 from hogwild.testing.problems import Affine, Quadratic, random_graph

@@ -1,7 +1,7 @@
 r"""Training for time: nodes shall answer well after few updates, not only in the limit.
 
 The loss has a second term, of the answers :math:`\hat y_T` that nodes reach after synchronous
-gradient updates (:mod:`hogwild.executors.descent`),
+gradient updates (:mod:`hogwild.executors.unrolled`),
 
 .. math:: \ell(\hat y_\infty) + w\, \ell(\hat y_T).
 
@@ -20,8 +20,7 @@ from torch_geometric.data import Batch
 
 from hogwild.asynchrony.schedule import Names, check_bounds
 from hogwild.errors import ConfigError, among, is_number, require_all_positive, require_positive
-from hogwild.executors.descent import descended
-from hogwild.executors.unrolled import asynchronous_embed
+from hogwild.executors.unrolled import asynchronous_embed, descended
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.problems.base import Problem

@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -209,9 +208,6 @@ class Loop:
         gradients = torch.where(learning.unsqueeze(1), gradients, 0.0)
         gradients = clip(gradients, self.config.clip)
         self.rows.write(self.optimiser.step(self.rows.values(), gradients, lr, learning))
-        project: Any = getattr(self.model, "project_", None)
-        if project is not None:  # moves parameters back into their bounds
-            project(warn=False)
 
     def task_loss(self, out: Tensor, data: Batch, mask: Tensor) -> Tensor:
         """The task's loss of every replica [R]. Rows that do not count for a replica get no

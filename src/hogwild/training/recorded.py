@@ -48,13 +48,12 @@ class Recorder:
     @staticmethod
     def applies(loop: Loop) -> bool:
         """Whether steps of this run may be recorded: on a GPU, with batches that come again, a task
-        of the library (a loss of the user's own may do anything), no schedules, which are drawn
-        anew for every step, and a model whose step waits for nothing."""
+        of the library (a loss of the user's own may do anything), and no schedules, which are
+        drawn anew for every step."""
         return (
             loop.shelf.device.type == "cuda"
             and not loop.reshuffles
             and type(loop.task).__module__.startswith("hogwild.tasks.")
-            and not hasattr(loop.model, "project_")
         )
 
     def step(self, taken: Taken, mask: Tensor) -> Tensor | None:

@@ -10,20 +10,17 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.asynchrony.scenario import Frame
+from hogwild.asynchrony.moving import Frame
 from hogwild.asynchrony.schedule import Tick
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.executors.run import NUMBER
-from hogwild.executors.settings import Settings
-from hogwild.executors.simulated import Simulation
-from hogwild.executors.track import Course
-from hogwild.executors.tracker import Spoken
+from hogwild.executors.simulation import NUMBER, Settings, Simulation
+from hogwild.executors.track import Course, Spoken
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import AnyProblem, Model
 from hogwild.models.stream import Stream
 from hogwild.problems.base import FixedPoint, Objective
-from hogwild.rules import choose, fitting, rule_for
+from hogwild.rules import choose, fitting
 
 MOST_DELAY = 20
 """The longest delay that may be asked for, in ticks."""
@@ -134,7 +131,7 @@ class Side:
     _bill: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.course = Course(self.model, self.wanted, RESTART, depth=MOST_DELAY)
+        self.course = Course(self.model, self.wanted, RESTART, self.add, depth=MOST_DELAY)
         self.stream, self.spoken = Stream(self.model), Spoken()
         self._bill = torch.zeros(3, self.nodes, dtype=torch.long)
         self._replayed: Simulation | None = None
@@ -157,10 +154,10 @@ class Side:
 
     def believe(self, believed: Frame) -> None:
         """Nodes believe in this graph from now on."""
-        before = None if self.course.now is None else self.course.simulation
-        self.course.enter(believed, self)
+        before = self.course.simulation if self.course.begun else None
+        self.course.enter(believed)
         if self.course.simulation is not before:
-            if before is not None and self.course.anew:
+            if before is not None and self.course.now.anew:
                 self.since = self.course.simulation.time
             self._look_around(believed.ids)
 
@@ -169,11 +166,10 @@ class Side:
         if self.trace is not None:
             return
         self.wanted = wanted
-        self.course.retime(wanted, self)
-        if self.course.anew:
+        self.course.retime(wanted)
+        if self.course.now.anew:
             self.since = self.simulation.time
         view = self.view
-        assert self.course.now is not None
         self._look_around(self.course.now.frame.ids)
         self.view = view
 
@@ -181,13 +177,12 @@ class Side:
         """Replay a trace from its first tick."""
         rule = choose(self.problem, self.wanted.rule)
         bounds = trace.about.get("bounds")
-        age = replace(self.wanted, rule=rule).age_on(self.problem, bounds and tuple(bounds))
+        self.wanted = replace(self.wanted, rule=rule)
         self._replayed = Simulation(
-            rule_for(self.problem, rule, age=age),
+            self.wanted.rule_on(self.problem, bounds and tuple(bounds)),
             Followed(trace, self.problem.graph),
             self.problem.start(),
         )
-        self.wanted = replace(self.wanted, rule=rule)
         self._look_around(self.frame.ids)
 
     def _look_around(self, ids: Tensor) -> None:
@@ -199,7 +194,7 @@ class Side:
         self.view = timetable.view.clone() if hasattr(timetable, "view") else begin
 
     def add(self, nodes: Tensor, *counts: Tensor) -> None:
-        """Add what nodes have spent (:class:`hogwild.executors.track.Ledger`)."""
+        """Add what nodes have spent."""
         ids = self.course.register.of_nodes.keys[nodes]
         for row, count in zip(self._bill, counts, strict=True):
             row[ids] += count
@@ -230,8 +225,7 @@ class Side:
         time = self.simulation.time
         if self._replayed is None and self.simulation.rule.ends and time - self.since >= RESTART:
             self.since, self.recorded = time, None
-            self.course.begin_anew(self)
-            assert self.course.now is not None
+            self.course.begin_anew()
             self._look_around(self.course.now.frame.ids)
         tick = self.simulation.step()
         if self.recorded is not None:
@@ -244,7 +238,7 @@ class Side:
         """What there is to see now."""
         simulation, m = self.simulation, self.frame.ids.numel()
         k, ids = self.exact.size(-1), self.frame.ids.numpy()
-        numbers = torch.arange(m) if self._replayed is not None else self.course.names.nodes
+        numbers = torch.arange(m) if self._replayed is not None else self.course.now.names.nodes
         h = self.spoken.look(simulation, numbers, k)[:, :m]  # [k, m]
         gap = float((h.T - self.exact).abs().max()) if m else 0.0
         out = self._read(h.T.contiguous())

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hogwild.asynchrony.lease import Beliefs
-from hogwild.asynchrony.scenario import Frame
+from hogwild.asynchrony.moving import Beliefs, Frame
 from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model

@@ -1,9 +1,9 @@
 """Agents that run elsewhere, which a page only watches.
 
 Two kinds of folders can be watched. ``hogwild swarm --keep`` writes its notes into one
-(:mod:`hogwild.executors.notes`). Agents that were started by hand print a line of JSON every few
-moments (``hogwild-agent --status``); a folder that holds these lines, one file ``NAME.jsonl`` for
-each agent, is watched just as well. Agents whose addresses are known are asked for such lines
+(:mod:`hogwild.executors.swarm_result`). Agents that were started by hand print a line of JSON every
+few moments (``hogwild-agent --status``); a folder that holds these lines, one file ``NAME.jsonl``
+for each agent, is watched just as well. Agents whose addresses are known are asked for such lines
 (:mod:`hogwild.web.asked`).
 """
 
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from hogwild.errors import ConfigError
-from hogwild.executors.notes import GRAPH, WORDS
+from hogwild.executors.swarm_result import GRAPH, WORDS
 from hogwild.web.asked import Asked, places
 from hogwild.web.given import fitted, layout
 from hogwild.web.said import Said, Words

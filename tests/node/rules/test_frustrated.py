@@ -6,7 +6,7 @@ from frustrated import Frustrated, complete
 
 from hogwild.analysis.echoes import Echoes
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.rules import message_rule
 
 V = torch.tensor(

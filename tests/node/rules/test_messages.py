@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 
 from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import gradient_rule, message_rule
 from hogwild.testing.problems import Quadratic, random_graph

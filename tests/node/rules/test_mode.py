@@ -12,7 +12,7 @@ from torch_geometric.data import Batch, Data
 
 from hogwild import GSDGNN, EnergyGNN, Inputs, simulate
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.ops import gather
 from hogwild.rules import message_rule
 from hogwild.testing.problems import random_graph

@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 
 from hogwild import EnergyGNN, simulate
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.executors.simulated import Simulation
+from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import message_rule
 from hogwild.testing.problems import Quadratic, random_graph

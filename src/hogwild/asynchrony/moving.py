@@ -1,9 +1,14 @@
-"""A scenario: graph and features as functions of time.
+"""Graphs that move: scenarios, what changes between their frames, and what nodes believe.
 
 A scenario is a list of *frames*. A frame is a PyG ``Data`` and the tick from which on it holds.
 Nodes have identities, ``data.node_id`` [N], that persist through all frames: a node that is in two
 frames is the same node, wherever its row lies. An edge persists if both of its ends do and if it is
 in both frames.
+
+Without packets from a neighbour a node cannot know whether the neighbour is gone or only slow. It
+keeps the neighbour for a *lease*, with the last packet and the last features that it has, and
+computes the answer of the graph that it believes in. :class:`Beliefs` turns true frames into the
+frames that nodes believe in.
 """
 
 from __future__ import annotations
@@ -17,7 +22,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+from hogwild.asynchrony.schedule import Names
 from hogwild.errors import ScenarioError, is_integer, require_positive
+from hogwild_node.rules.base import Kept, Pairs
 
 WIDE = ("x", "edge_attr", "edge_weight")
 """Tensors of a frame whose widths must not change."""
@@ -32,7 +39,7 @@ class Frame:
         data: The graph and its features.
         ids: The identities of the nodes, [N].
         silent: Edges on which nothing is sent any more although their receivers still count on
-            them, a mask [E]; ``None``: none (:mod:`hogwild.asynchrony.lease`).
+            them, a mask [E]; ``None``: none (:mod:`hogwild.asynchrony.moving`).
         gone: How many of the last nodes are not there any more although neighbours still count on
             them.
     """
@@ -306,3 +313,209 @@ def _said(width: tuple[object, ...] | None) -> str:
         return "missing"
     *shape, dtype = width
     return f"{' by '.join(map(str, shape)) or 'one number'} wide ({str(dtype).partition('.')[2]})"
+
+
+# -- what changes ---------------------------------------------------------------------------------
+
+
+class Register:
+    """Numbers for the nodes and edges of a scenario: each keeps its number through all frames."""
+
+    def __init__(self) -> None:
+        self.of_nodes, self.of_edges = Numbering(), Numbering()
+
+    def names(self, frame: Frame) -> Names:
+        """The numbers of a frame's nodes and edges."""
+        nodes = self.of_nodes(frame.ids)
+        return Names(nodes, self.of_edges(edge_keys(nodes, frame.data.edge_index)))
+
+
+@dataclass(frozen=True)
+class Change:
+    """The change from one frame to the next.
+
+    Attributes:
+        kept: What stays.
+        hello: Which nodes [N] tell their neighbours about themselves: those that are new, and those
+            whose features or neighbours have changed.
+        fresh: Which edges are new, [E].
+    """
+
+    kept: Kept
+    hello: Tensor
+    fresh: Tensor
+
+    @property
+    def nothing(self) -> bool:
+        """Whether nothing has changed for anybody."""
+        nodes, same = self.kept.nodes[0], self.kept.same[0]
+        return same.numel() == nodes.numel() == self.hello.numel() and not bool(self.fresh.any())
+
+    def repeat(self, runs: int, before: Frame, after: Frame) -> Kept:
+        """What stays on ``runs`` disjoint copies of both graphs."""
+        nodes = after.ids.numel(), before.ids.numel()
+        edges = after.data.edge_index.size(1), before.data.edge_index.size(1)
+        return Kept(
+            copies(self.kept.nodes, runs, nodes),
+            copies(self.kept.edges, runs, edges),
+            copies(self.kept.same, runs, nodes),
+        )
+
+    @classmethod
+    def between(cls, before: Frame, after: Frame, names: tuple[Names, Names]) -> Change:
+        """The change between two frames, whose nodes and edges have these ``names``."""
+        old, new = names
+        nodes, edges = _pairs(new.nodes, old.nodes), _pairs(new.edges, old.edges)
+        stays = _mask(nodes[0], new.nodes.numel())
+        n, m = after.ids.numel(), before.ids.numel()
+        dst, src = after.data.edge_index[1].cpu(), after.data.edge_index[0].cpu()
+        degree = torch.bincount(dst, minlength=n)
+        was = torch.bincount(before.data.edge_index[1].cpu(), minlength=m)
+        # A node's own affairs: its features, and how many edges lead to it.
+        own = torch.zeros(n, dtype=torch.bool)
+        own[nodes[0]] = _equal(after, before, "x", nodes) & (degree[nodes[0]] == was[nodes[1]])
+        held = _mask(edges[0], new.edges.numel())
+        fine = held.clone()
+        for name in ("edge_attr", "edge_weight"):
+            fine[edges[0]] &= _equal(after, before, name, edges)
+        bad = torch.zeros(n, dtype=torch.long)
+        bad.index_add_(0, dst, (~(fine & own[src])).long())
+        # The same number of edges, and all of them were there before: none has gone either.
+        same = own & (bad == 0)
+        strange = torch.zeros(n, dtype=torch.long).index_add_(0, dst, (~held).long())
+        met = stays & own & (strange == 0)
+        chosen = same[nodes[0]]
+        kept = Kept(nodes, edges, (nodes[0][chosen], nodes[1][chosen]))
+        return cls(kept, ~met, ~held)
+
+
+def _pairs(now: Tensor, before: Tensor) -> Pairs:
+    """Where the numbers that are in both lists lie in the first, and where in the second."""
+    order = before.argsort()
+    place = torch.searchsorted(before[order], now).clamp_max(max(before.numel() - 1, 0))
+    if not before.numel():
+        return now[:0], now[:0]
+    there = order[place]
+    here = (before[there] == now).nonzero()[:, 0]
+    return here, there[here]
+
+
+def _mask(index: Tensor, size: int) -> Tensor:
+    out = torch.zeros(size, dtype=torch.bool)
+    out[index] = True
+    return out
+
+
+def _equal(after: Frame, before: Frame, name: str, pairs: Pairs) -> Tensor:
+    """Which rows are equal in both frames."""
+    now, then = after.data.get(name), before.data.get(name)
+    if now is None or then is None:
+        return torch.ones(pairs[0].numel(), dtype=torch.bool)
+    same = now.cpu()[pairs[0]] == then.cpu()[pairs[1]]
+    return same.flatten(1).all(1) if same.dim() > 1 else same
+
+
+def copies(pairs: Pairs, runs: int, sizes: tuple[int, int]) -> Pairs:
+    """Pairs of places on ``runs`` disjoint copies of two graphs of these sizes."""
+    run = torch.arange(runs)[:, None]
+    here, there = ((x + size * run).flatten() for x, size in zip(pairs, sizes, strict=True))
+    return here, there
+
+
+# -- what nodes believe ---------------------------------------------------------------------------
+
+Ends = tuple[int, int]
+
+
+@dataclass
+class _Ghost:
+    """An edge that has gone: until when its receiver counts on it, and its last features."""
+
+    until: int
+    features: dict[str, Tensor]
+
+
+class Beliefs:
+    """The frames that nodes believe in, one after the other: edges (and nodes) that have gone stay,
+    silent, for ``lease`` ticks. Nodes that are there come first, in the order of the true frame.
+
+    Attributes:
+        due: When nodes next give up somebody who is gone; ``None``: nobody is waited for.
+    """
+
+    def __init__(self, lease: int) -> None:
+        self.lease = lease
+        self.due: int | None = None
+        self._last: dict[int, tuple[Frame, int]] = {}  # where the features of each node last were
+        self._ghosts: dict[Ends, _Ghost] = {}
+        self._known: dict[Ends, dict[str, Tensor]] = {}
+        self._now: Frame | None = None
+
+    def see(self, frame: Frame) -> Frame:
+        """The frame that nodes believe in when the graph changes to this one."""
+        if not self.lease:
+            return frame
+        self._now = frame
+        self._last |= {int(i): (frame, row) for row, i in enumerate(frame.ids.tolist())}
+        edges = _edges(frame)
+        for ends, features in self._known.items():
+            if ends not in edges:
+                self._ghosts[ends] = _Ghost(frame.time + self.lease, features)
+        self._known = edges
+        return self.at(frame.time)
+
+    def at(self, time: int) -> Frame:
+        """The frame that nodes believe in at this tick, if the graph has not changed since."""
+        assert self._now is not None
+        kept = self._ghosts.items()
+        self._ghosts = {e: g for e, g in kept if e not in self._known and g.until > time}
+        self.due = min((ghost.until for ghost in self._ghosts.values()), default=None)
+        return _frame(time, self._now, self._ghosts, self._last)
+
+
+def believed(scenario: Scenario, lease: int) -> list[Frame]:
+    """The frames of a scenario that nodes believe in (:class:`Beliefs`)."""
+    beliefs = Beliefs(lease)
+    out: list[Frame] = []
+    for frame, end in zip(scenario, [*scenario.times[1:], scenario.length], strict=True):
+        out.append(beliefs.see(frame))
+        while beliefs.due is not None and beliefs.due < end:
+            out.append(beliefs.at(beliefs.due))
+    return out
+
+
+def _edges(frame: Frame) -> dict[Ends, dict[str, Tensor]]:
+    """The edges of a frame by the identities of their ends, with their features."""
+    data, ids = frame.data, frame.ids.tolist()
+    names = [name for name in ("edge_attr", "edge_weight") if data.get(name) is not None]
+    return {
+        (ids[j], ids[i]): {name: data[name][e] for name in names}
+        for e, (j, i) in enumerate(data.edge_index.T.tolist())
+    }
+
+
+def _frame(
+    time: int, now: Frame, ghosts: dict[Ends, _Ghost], last: dict[int, tuple[Frame, int]]
+) -> Frame:
+    if not ghosts:
+        return Frame(time, now.data, now.ids)
+    here = now.ids.tolist()
+    missing = sorted({i for ends in ghosts for i in ends} - set(here))
+    row = {i: place for place, i in enumerate([*here, *missing])}
+    parts: dict[str, Any] = {}
+    data = now.data
+    for name in data.keys():  # noqa: SIM118 (a method of PyG's)
+        value = data[name]
+        if isinstance(value, Tensor) and name not in ("edge_index", "y", "node_id"):
+            if name in ("edge_attr", "edge_weight"):
+                more = [ghost.features[name] for ghost in ghosts.values()]
+            elif value.dim() and value.size(0) == len(here) and data.is_node_attr(name):
+                more = [last[i][0].data[name][last[i][1]] for i in missing]
+            else:
+                continue
+            parts[name] = torch.cat([value, *(each.unsqueeze(0) for each in more)])
+    ends = torch.tensor([[row[j], row[i]] for j, i in ghosts]).T
+    edges = torch.cat([data.edge_index, ends.to(data.edge_index)], 1)
+    silent = torch.arange(edges.size(1)) >= data.edge_index.size(1)
+    ids = torch.cat([now.ids, torch.tensor(missing, dtype=torch.long)])
+    return Frame(time, Data(edge_index=edges, **parts), ids, silent, len(missing))

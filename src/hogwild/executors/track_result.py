@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.scenario import Scenario
-from hogwild.executors.cone import LightCone, light_cone
-from hogwild.executors.price import shown, size
-from hogwild.executors.settings import Settings
+from hogwild.asynchrony.moving import Scenario
+from hogwild.executors.deadlines import LightCone, light_cone
+from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
+from hogwild.progress import shown, size
 from hogwild.rules import sooner
 
 if TYPE_CHECKING:
