@@ -36,7 +36,7 @@ from hogwild.ops import mv
 from hogwild.problems.base import Objective
 from hogwild.rules import register
 from hogwild_node.rules.base import to_self
-from hogwild_node.rules.momentum import FALL, LARGEST, PACE, MomentumRule
+from hogwild_node.rules.gradient import FALL, LARGEST, PACE, MomentumRule
 from hogwild_node.star import Star
 
 TASKS = ("coordinates", "terrain", "mutag", "robots")

@@ -9,7 +9,7 @@ r"""The rules for energies: gradient steps, and messages; and the step sizes, by
 * ``"auto"``: the inverse of the node's own curvature block, damped
   (:mod:`hogwild_node.rules.gradient`).
 * ``"momentum"``: the same, and a node keeps part of its last move
-  (:mod:`hogwild_node.rules.momentum`). Two to five times fewer updates on trained models.
+  (:class:`hogwild_node.rules.MomentumRule`). Two to five times fewer updates on trained models.
 """
 
 from __future__ import annotations

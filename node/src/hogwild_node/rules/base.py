@@ -51,6 +51,15 @@ class Rule(ABC):
 
     everyone: Star
     channels: int
+    fits: type
+    """What nodes compute by the rule: local energies, rows of a map, or layers."""
+    both_sides: bool = False
+    """Whether nodes compute both sides of the edges of pairwise energies."""
+    curves: bool = False
+    """Whether letters, where there are some, end with a k × k curvature block."""
+    poses: bool = False
+    """Whether nodes go on where features or degrees move (:meth:`pose`); otherwise they begin
+    anew."""
     letter: int = 0
     """Number of numbers in a letter."""
     counters: int = 0
@@ -66,6 +75,11 @@ class Rule(ABC):
     """For how many nodes each node has solved so far, [N]; ``None``: for itself, once an update."""
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
+
+    @classmethod
+    def of(cls, local: Any, everyone: Star, channels: int) -> Rule:
+        """The rule of nodes that compute ``local``; with embeddings of this width."""
+        return cls(local, everyone, channels)  # type: ignore[call-arg]
 
     def follows(self, before: Any, kept: Kept) -> bool:
         """Whether nodes go on through this change of the graph with :meth:`keep`. Otherwise all
