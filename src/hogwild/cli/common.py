@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hogwild.training import Result
 
 RULES = (
-    "gradient", "messages", "balls", "fixed-point", "caching", "overwriting",
-    "waiting", "resending",
+    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting", "waiting",
+    "resending",
 )  # fmt: skip
 """For the help, which must not wait for torch; a test compares them with what there is."""
 METRICS = (

@@ -82,11 +82,11 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
         "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": safeguard.WINDOW,
         "margin": safeguard.MARGIN, "strikes": safeguard.STRIKES, "credit": safeguard.CREDIT,
-        "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE, "doubt": safeguard.DOUBT,
-        "floor": safeguard.FLOOR, "memory": safeguard.MEMORY, "rest": safeguard.REST,
-        "most": safeguard.LONGEST, "leash": safeguard.LEASH, "damping": gradient.damping, "rate": rate,
-        "fall": keeps.fall, "rise": RISE, "shrink": SHRINK,
-        "pace": keeps.largest_pace, "least": LEAST,
+        "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
+        "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,
+        "rest": safeguard.REST, "most": safeguard.LONGEST, "leash": safeguard.LEASH,
+        "damping": gradient.damping, "rate": rate, "fall": keeps.fall, "rise": RISE,
+        "shrink": SHRINK, "pace": keeps.largest_pace, "least": LEAST,
     }  # fmt: skip
 
 

@@ -40,8 +40,8 @@ embedding :math:`a_i`:
 with :math:`\rho` proportional to the curvature of energy and messages in each channel. The term and
 its gradient are zero at a fixed point, so the answer does not change. With a large :math:`\rho` the
 moves resemble gradient steps. Nodes whose moves keep reversing return to an earlier embedding, take
-gradient steps for a while, and try again (:mod:`hogwild_node.rules.safeguard`). Convergence with this
-safeguard is observed, but not proved.
+gradient steps for a while, and try again. Convergence with this safeguard is observed, but not
+proved.
 """
 
 from __future__ import annotations
