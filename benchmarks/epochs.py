@@ -51,7 +51,7 @@ from hogwild.kernels.build import LEVELS
 from hogwild.kernels.native import SWITCH, Missing, found
 from hogwild.models.gnn import ConvGNN
 from hogwild.nn import Standardize
-from hogwild.tasks.files import prepared
+from hogwild.tasks.benchmarks import prepared
 
 SETS = ("MUTAG", "PROTEINS", "ENZYMES")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

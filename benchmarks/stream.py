@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 
 import hogwild
 from hogwild.progress import aligned
-from hogwild.tasks.trajectories import near
+from hogwild.tasks.moving import near
 
 MODELS = {
     "gsd": lambda: hogwild.GSDGNN(2, out_channels=1),

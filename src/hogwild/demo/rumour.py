@@ -21,9 +21,8 @@ from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError
 from hogwild.metrics import CROSS_ENTROPY, ERROR
-from hogwild.tasks.base import Task
-from hogwild.tasks.families import undirected
-from hogwild.tasks.splits import published
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.synthetic import undirected
 
 NODES = (12, 16)
 DIAMETER = (4, 5)
