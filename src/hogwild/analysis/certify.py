@@ -79,8 +79,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import LARGEST
 from hogwild.models.base import Conv, GraphModule, Kind
 from hogwild.models.check import runnable
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective, Problem

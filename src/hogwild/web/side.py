@@ -18,7 +18,7 @@ from hogwild.executors.track import Course, Spoken
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
-from hogwild.models.stream import Stream
+from hogwild.models.warm import Stream
 from hogwild.problems.base import FixedPoint, Objective
 from hogwild.rules import choose, fitting
 

@@ -15,7 +15,7 @@ sends :math:`v_i^\ell`, the input of the ℓ-th call, as its value of layer ℓ.
 the results of all its calls. For predictions, the forward runs once on the whole graph with these
 results in place of the convolutions, so that the user's head or pooling is used, too.
 
-Before a run, :mod:`hogwild.models.wrapping.trial` tests on the given graph that this is exact.
+Before a run, :mod:`hogwild.models.trial` tests on the given graph that this is exact.
 """
 
 from __future__ import annotations
@@ -32,17 +32,15 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind, Model
+from hogwild.models.calls import Fields, ForwardSignature, convolutions
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import ExplicitGNN
 from hogwild.models.locality import AllEdges
 from hogwild.models.mode import uncompiled
+from hogwild.models.replayed import Recorded, WrappedProblem
+from hogwild.models.trial import Trial
 from hogwild.models.validation import require_finite
-from hogwild.models.wrapping.fields import Door, Fields
-from hogwild.models.wrapping.problem import WrappedProblem
-from hogwild.models.wrapping.recorded import Recorded
-from hogwild.models.wrapping.tap import convolutions
-from hogwild.models.wrapping.trial import Trial
 
 Head = Callable[[Any, Tensor], Tensor]
 """A function of the forward's output and the graph of each node [N] that returns predictions."""
@@ -127,7 +125,7 @@ class WrappedGNN(Model):
             )
         self.model = model
         self.head = head
-        self.door = Door.of(model, arguments)
+        self.signature = ForwardSignature.of(model, arguments)
 
     @property
     def name(self) -> str:
@@ -148,14 +146,14 @@ class WrappedGNN(Model):
         return self.head(out, batch)
 
     def extra_repr(self) -> str:
-        return f"arguments={list(self.door.names)}"
+        return f"arguments={list(self.signature.names)}"
 
     # -- the model protocol ------------------------------------------------------------------------
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """Predictions of the user's forward: [N, out] for nodes, or [G, out] for graphs."""
         fields = Fields.of(Inputs.of(inputs))
-        return self.finish(self.door.ask(self.model, fields), fields)
+        return self.finish(self.signature.ask(self.model, fields), fields)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Predictions [N, out] or [G, out] of the user's forward, with the results ``h``

@@ -23,11 +23,9 @@ from torch_geometric.nn import JumpingKnowledge
 
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
+from hogwild.models.calls import Fields, chosen, moved, named
 from hogwild.models.locality import refuse_beyond_one_hop
-from hogwild.models.wrapping.fields import Fields, chosen, moved
-from hogwild.models.wrapping.problem import WrappedProblem
-from hogwild.models.wrapping.recorded import Differs, Recorded, flat
-from hogwild.models.wrapping.tap import named
+from hogwild.models.replayed import Differs, Recorded, WrappedProblem, flat
 
 _DRAWS = 3
 """Permutations of the features on which a model is tested; the first is the identity."""
