@@ -1,8 +1,8 @@
 """Error against time and traffic: energies, fixed points and layers at the same deadlines.
 
 For each task (the paper's five, MUTAG, and the 12 robots) the models are trained by the protocols
-of ``experiments`` (``--size``: ``full`` is the paper's size with three replicas; ``medium`` and
-``quick`` have smaller tasks and fewer epochs). All replicas are seeds on one fold, the first, so
+of ``experiments`` (``--size``: ``full`` is the paper's size with three replicas; ``quick`` has
+smaller tasks and fewer epochs). All replicas are seeds on one fold, the first, so
 that all models of a task have the same held-out graphs. The best replica runs on them under the
 same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, the others with none:
 
@@ -18,18 +18,17 @@ same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, th
 The record of a task holds, for each of them, the error by deadline (``Run.deadlines``: ticks,
 updates, packets and bytes of a node, error), the light cone, the error in step, what it costs to
 be within 5 % of it, and the error after 1, 3 and 10 light cones. ``benchmarks/deadlines_page.py``
-draws the figures and writes the tables of ``docs/deadlines.md`` from the records.
+draws the figures and writes the tables.
 
-Run ``PYTHONPATH=. python benchmarks/deadlines.py --size medium --work FOLDER --output
-benchmarks/results/deadlines`` in the root of the repository. ``--train`` stops after training, and
-a later call with the same folder goes on from there. ``--device cuda`` trains on a GPU.
+Run ``PYTHONPATH=. python benchmarks/deadlines.py --output benchmarks/results/deadlines --work
+FOLDER`` in the root of the repository. ``--train`` stops after training, and a later call with the
+same folder goes on from there. ``--device cuda`` trains on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,6 +37,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from harness import environment, limit_threads, parser
 from torch import Tensor
 from torch_geometric.data import Batch
 
@@ -67,19 +67,6 @@ ROBOTS = Protocol(
     default={"epochs": 600, "lr": 0.01, "decay": (0.8, 60)},
     quick={"replicas": 2, "epochs": 200, "decay": (0.8, 20)},
 )
-MEDIUM: dict[str, dict[str, Any]] = {
-    "chains": {"replicas": 5, "epochs": 2000},
-    "counting": {"replicas": 3, "epochs": 1000, "decay": (0.8, 100)},
-    "sums": {"replicas": 2, "epochs": 60, "batch_size": 100, "decay": (0.85, 5),
-             "task_options": {"num_graphs": 800}},
-    "coordinates": {"replicas": 2, "epochs": 80, "batch_size": 60, "decay": (0.85, 6),
-                    "task_options": {"num_graphs": 500}},
-    "terrain": {"replicas": 2, "epochs": 20, "batch_size": 200, "decay": (0.85, 1),
-                "task_options": {"num_graphs": 3000}},
-    "mutag": {"replicas": 3, "epochs": 500, "decay": (0.5, 125)},
-    "robots": {"replicas": 3, "epochs": 400, "decay": (0.8, 40)},
-}  # fmt: skip
-"""Between ``--quick`` and the protocols of the paper's tables: minutes for each model."""
 RULES: dict[str, tuple[str, ...]] = {
     "energy-edge": ("messages", "gradient", "momentum", "balls", "balls:3"),
     "gcn": ("overwriting", "resending", "caching"),
@@ -113,7 +100,7 @@ def works(
 ) -> Work:
     """How models of a task are trained."""
     changes: dict[str, Any] = {"fold": 0}
-    changes |= MEDIUM[task] if size == "medium" else {"replicas": FULL} if size == "full" else {}
+    changes |= {"replicas": FULL} if size == "full" else {}
     changes |= {} if epochs is None else {"epochs": epochs}
     return Work(
         folder, device, quick=size == "quick", resume=True,
@@ -234,21 +221,6 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def finished(work: Work, task: str, model: str, weights: Sequence[float] = WEIGHTS) -> bool:
-    """Whether a model needs no more training."""
-    if model != "energy-deadline":
-        return (work.training(task, model) / "result.json").exists()
-    if not finished(work, task, "energy-edge"):
-        return False
-    allowed = PRICE * solved(work.trained(task, "energy-edge"))
-    for config, folder in (for_a_deadline(work, task, weight) for weight in weights):
-        if not (folder / "result.json").exists():
-            return False
-        if solved(work.finished(config, folder)) <= allowed:
-            return True
-    return True
-
-
 def measure(task: str, arguments: argparse.Namespace) -> None:
     """Train what is missing and write the record of a task, after every model."""
     work = works(arguments.work, arguments.size, task, arguments.epochs, arguments.device)
@@ -260,9 +232,6 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
         fit = [rule for rule in RULES[model] if task not in LONG or rule != "balls:3"]
         wanted = [rule for rule in fit if f"{model} {rule}" not in record["runs"]]
         if not wanted and not arguments.train:
-            continue
-        if arguments.finished and not finished(work, task, model, arguments.weights):
-            print(f"{task} {model}: not trained", flush=True)
             continue
         began = time.perf_counter()
         result = trained(work, task, model, arguments.weights)
@@ -284,8 +253,7 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
                 "higher_is_better": result.task.higher_is_better,
                 "percent": result.task.reported.percent,
                 "constant": constant(result, arguments.graphs),
-                "environment": {"machine": platform.machine(), "python": platform.python_version(),
-                                "torch": torch.__version__},
+                "environment": environment(arguments.device),
             }  # fmt: skip
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -293,25 +261,22 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
-    parser.add_argument("--size", default="quick", choices=("quick", "medium", "full"),
+    flags = parser(__doc__, "TASK")
+    flags.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    flags.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
+    flags.add_argument("--size", default="quick", choices=("quick", "full"),
                         help="how long models are trained")  # fmt: skip
-    parser.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS),
+    flags.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS),
                         help="weights of the deadline to try, the largest first")  # fmt: skip
-    parser.add_argument("--train", action="store_true", help="train only")
-    parser.add_argument("--finished", action="store_true", help="leave out what is not trained")
-    parser.add_argument("--schedules", type=int, default=5)
-    parser.add_argument("--graphs", type=int, default=20, help="held-out graphs, at most")
-    parser.add_argument("--device", default="cpu", help="where models are trained")
-    parser.add_argument("--ticks", type=int, default=15_000)
-    parser.add_argument("--epochs", type=int, help="epochs of training other than the protocol's")
-    parser.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
-    parser.add_argument("--output", type=Path, help="folder of the records (benchmarks/results/"
-                        "deadlines holds the committed ones)")  # fmt: skip
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    flags.add_argument("--train", action="store_true", help="train only")
+    flags.add_argument("--schedules", type=int, default=5)
+    flags.add_argument("--graphs", type=int, default=20, help="held-out graphs, at most")
+    flags.add_argument("--device", default="cpu", help="where models are trained")
+    flags.add_argument("--ticks", type=int, default=15_000)
+    flags.add_argument("--epochs", type=int, help="epochs of training other than the protocol's")
+    flags.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
+    arguments = flags.parse_args()
+    limit_threads(arguments.threads or 1)
     with TemporaryDirectory() as folder:
         arguments.work = Path(folder) if arguments.work is None else arguments.work
         for task in arguments.tasks:

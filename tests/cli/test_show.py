@@ -22,7 +22,7 @@ from hogwild.cli import main, show
 from hogwild.cli.options import parse
 from hogwild.demo.study import ROWS
 from hogwild.errors import HogwildError
-from hogwild.web.home import from_file
+from hogwild.web.show import from_file
 from hogwild.web.stage import Stage
 
 

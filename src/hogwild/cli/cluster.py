@@ -38,9 +38,6 @@ class Cluster(Trained):
     cpus: float = taken(INFER, "cpus", WORKERS)
     gpus: float = taken(INFER, "gpus", WORKERS)
     restarts: int = taken(INFER, "restarts", WORKERS)
-    work: str = taken(
-        INFER, "work", WORKERS, choices=("solve", "messages", "gradient", "fixed-point")
-    )
     partition: str = taken(
         INFER, "partition", WORKERS, choices=("auto", "metis", "coordinates", "search")
     )

@@ -91,8 +91,7 @@ class Serve(Trained):
             )
         import torch
 
-        from hogwild.web.home import home
-        from hogwild.web.show import until_ended
+        from hogwild.web.show import home, until_ended
 
         torch.set_num_threads(1)  # on graphs this small, threads only wait for each other
         given = None if self.folder is None else self._given(self.folder)
@@ -108,7 +107,7 @@ class Serve(Trained):
 
     def _given(self, folder: str) -> Any:
         """The model and the graph of the folder."""
-        from hogwild.web.home import from_file, from_run
+        from hogwild.web.show import from_file, from_run
 
         if ".py:" not in folder:
             return from_run(self.load(), self.replica)

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from hogwild.cluster.whole import Rows, Whole
+from hogwild.cluster.sources import Rows
+from hogwild.cluster.whole import Whole
 from hogwild.errors import ConfigError, is_number, require_integer, require_positive
 
 Array = npt.NDArray[Any]

@@ -27,7 +27,7 @@ from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
-from hogwild.models.stream import Stream
+from hogwild.models.warm import Stream
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose

@@ -39,8 +39,7 @@ from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.layered import ExplicitGNN
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.nn.norm import BatchNorm
 from hogwild.ops import mv, scatter

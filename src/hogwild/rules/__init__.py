@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
 from hogwild.rules.stack import LAYERED, StackRule, layered_rule

@@ -25,8 +25,7 @@ from torch import Tensor
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
 from hogwild.kernels.rules import RuleKernel, kernel_of
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild_node.rules import (
     CachingRule,
     OverwritingRule,

@@ -26,7 +26,7 @@ from hogwild.metrics import cost
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.scarselli import ScarselliGNN
-from hogwild.models.warm import Memory
+from hogwild.models.warm import EmbeddingCache
 from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, in_time, state
@@ -95,7 +95,7 @@ class Loop:
         self.best_score, self.best_loss = worst, worst.clone()
         self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
         self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
-        self.warm = Memory(self.shelf.num_nodes)  # of all graphs, in training only
+        self.warm = EmbeddingCache(self.shelf.num_nodes)  # of all graphs, in training only
         self.left_out = torch.zeros_like(self.best_epoch)  # terms of the deadline, so far
         self.in_a_row = torch.zeros_like(self.best_epoch)  # the last ones among them
         self.loss = worst.clone()  # of the last epoch

@@ -23,7 +23,7 @@ from hogwild.linalg import capture
 from hogwild.linalg.recording import postponed
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
-from hogwild.models.explicit import GCN
+from hogwild.models.layered import GCN
 from hogwild.training import in_time
 from hogwild.training.optimiser import clip
 from hogwild.training.predict import inputs_of
