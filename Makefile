@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SECONDARY:
-.PHONY: help demo serve test test-all lint format bench docs docs-version clean
+.PHONY: help demo serve test test-all lint format bench bench-all docs docs-version clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ format: $(VENV)/.stamp-lint ## fix what can be fixed automatically
 
 bench: $(VENV)/.stamp-bench ## measure a training step
 	$(BIN)/python benchmarks/training_step.py
+
+bench-all: $(VENV)/.stamp-bench $(VENV)/.stamp-test ## measure everything on the page of benchmarks (hours)
+	$(BIN)/python benchmarks/all.py $(BENCH_ARGS)
 
 docs: $(VENV)/.stamp-docs ## build the documentation into site/
 	$(BIN)/mkdocs build --strict

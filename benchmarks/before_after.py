@@ -10,12 +10,12 @@ report has milliseconds of both versions, and the ratio after / before.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from harness import Record, parser
 
 CELL = r"""
 import sys, time
@@ -53,10 +53,7 @@ def step():
 
 
 def linearise():
-    if hasattr(hogwild, "Inputs"):
-        problem = model.conv.problem(hogwild.Inputs(*args, batch_size=graphs)).detach()
-    else:  # a version from before the model protocol
-        problem = model.conv.problem(*args, batch_size=graphs).detach()
+    problem = model.conv.problem(hogwild.Inputs(*args, batch_size=graphs)).detach()
     with torch.no_grad():
         at = problem.evaluate(problem.start())
         at.gradient
@@ -100,20 +97,17 @@ def measure(path: str, cell: tuple[object, ...]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--before", required=True, help="PYTHONPATH of the older version")
-    parser.add_argument("--after", required=True, help="PYTHONPATH of the newer version")
-    parser.add_argument("--rounds", type=int, default=3, help="processes a cell and version")
-    parser.add_argument("--only", default="", help="cells whose name holds this")
-    parser.add_argument("--out", type=Path, help="write a JSON record here")
-    given = parser.parse_args()
+    flags = parser(__doc__, "before_after")
+    flags.add_argument("--before", required=True, help="PYTHONPATH of the older version")
+    flags.add_argument("--after", required=True, help="PYTHONPATH of the newer version")
+    flags.add_argument("--rounds", type=int, default=3, help="processes a cell and version")
+    flags.add_argument("--only", default="", help="cells whose name holds this")
+    given = flags.parse_args()
     paths = {"before": given.before, "after": given.after}
     paths = {name: ":".join(str(Path(p).resolve()) for p in path.split(":"))
              for name, path in paths.items()}  # fmt: skip
-    print("| cell | before, ms | after, ms | after / before |\n| --- | --- | --- | --- |")
-    record = {}
+    head = ("cell", "before, ms", "after, ms", "after / before")
+    record = Record(given.output, "before_after", "Two versions, CPU time of one thread", head)
     for name, cell in CELLS.items():
         if given.only not in name:
             continue
@@ -122,10 +116,8 @@ def main() -> None:
             for version, path in paths.items():
                 best[version] = min(best[version], measure(path, cell))
         ratio = best["after"] / best["before"]
-        record[name] = best | {"ratio": ratio}
-        print(f"| {name} | {best['before']:.1f} | {best['after']:.1f} | {ratio:.2f} |", flush=True)
-    if given.out:
-        given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        row = [name, f"{best['before']:.1f}", f"{best['after']:.1f}", f"{ratio:.2f}"]
+        record.add(row, {"cell": name, **best, "ratio": ratio})
 
 
 if __name__ == "__main__":

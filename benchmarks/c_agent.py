@@ -11,16 +11,17 @@ least of five measurements. The C nodes and the NumPy rule take turns.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from training_step import described, environment, table, write
+from harness import Record, parser
 
 from hogwild import EnergyGNN
 from hogwild.models.export import described as exported
@@ -37,6 +38,7 @@ VARIANTS = {
     "3 attention heads, k = 2": {"heads": 3},
     "edge-wise, k = 8": {"hidden_channels": 8},
 }
+FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-DHOG_NODE_ONLY")
 PROGRAM = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,16 +86,7 @@ def build(text: str, folder: Path, optimise: str) -> dict[str, int]:
         raise SystemExit("there is no C compiler; expected cc on the path")
     (folder / "node.c").write_text(text)
     (folder / "main.c").write_text(f'#define HOG_DECLARATIONS\n#include "node.c"\n{PROGRAM}')
-    flags = [
-        cc,
-        optimise,
-        "-std=c99",
-        "-Wall",
-        "-Wextra",
-        "-Wpedantic",
-        "-Werror",
-        "-DHOG_NODE_ONLY",
-    ]
+    flags = [cc, optimise, *FLAGS]
     subprocess.run([*flags, "-fstack-usage", "-c", "node.c"], cwd=folder, check=True)
     subprocess.run([*flags, "main.c", "node.o", "-lm", "-o", "node"], cwd=folder, check=True)
     listed = subprocess.run(
@@ -148,59 +141,50 @@ class InNumPy:
         return 1e6 * (time.process_time() - begun) / updates
 
 
+def row(cell: dict[str, Any]) -> list[str]:
+    """The line of a cell in the table."""
+    sizes = [f"{cell[key] / 1000:.1f}" if key in cell else "" for key in SIZES]
+    digits = 1 if cell["microseconds"] < 100 else 0
+    return [cell["model"], cell["program"], *sizes, f"{cell['microseconds']:.{digits}f}"]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--degree", type=int, default=6, help="neighbours; default: %(default)s")
-    parser.add_argument("--updates", type=int, default=100_000, help="in C; default: %(default)s")
-    parser.add_argument("--output", type=Path, help="folder for c_agent.json and c_agent.md")
-    arguments = parser.parse_args()
-    if not 0 <= arguments.degree <= SLOTS:
-        parser.error(f"--degree {arguments.degree}; expected 0 to {SLOTS}")
+    flags = parser(__doc__, "c_agent")
+    flags.add_argument("--degree", type=int, default=6, help="neighbours; default: %(default)s")
+    flags.add_argument("--updates", type=int, default=100_000, help="in C; default: %(default)s")
+    given = flags.parse_args()
+    if not 0 <= given.degree <= SLOTS:
+        flags.error(f"--degree {given.degree}; expected 0 to {SLOTS}")
     torch.set_num_threads(1)
-    cells, rows = [], []
+    compiler = subprocess.run(["cc", "--version"], check=True, capture_output=True, text=True)
+    record = Record(
+        given.output, "c_agent", f"{given.degree} neighbours",
+        ("model", "program", *(f"{size}, kB" for size in SIZES), "µs an update"),
+        cc=compiler.stdout.splitlines()[0],
+    )  # fmt: skip
     for name, options in VARIANTS.items():
         torch.manual_seed(0)
         config, tensors = exported(EnergyGNN(FEATURES, out_channels=1, **options).double())
         file = ModelFile(config, tensors, name_of(config, tensors))
         with tempfile.TemporaryDirectory() as place:
             built = {}
-            for dtype in ("float32", "float64"):
-                for optimise in ("-Os", "-O2"):
-                    folder = Path(place) / f"{dtype}{optimise}"
-                    folder.mkdir()
-                    text = generate(file, dtype=dtype, max_degree=SLOTS)
-                    built[dtype, optimise] = folder, build(text, folder, optimise)
-            numpy = InNumPy(file, arguments.degree)
-            times: dict[object, list[float]] = {key: [] for key in (*built, "numpy")}
+            for dtype, optimise in product(("float32", "float64"), ("-Os", "-O2")):
+                folder = Path(place) / f"{dtype}{optimise}"
+                folder.mkdir()
+                text = generate(file, dtype=dtype, max_degree=SLOTS)
+                built[f"C {dtype} {optimise}"] = folder, build(text, folder, optimise)
+            numpy = InNumPy(file, given.degree)
+            times: dict[str, list[float]] = {key: [] for key in (*built, "NumPy float64")}
             states = {}
             for _ in range(5):
-                for key, (folder, *_) in built.items():
-                    states[key], spent = in_c(folder, arguments.degree, arguments.updates)
+                for key, (folder, _sizes) in built.items():
+                    states[key], spent = in_c(folder, given.degree, given.updates)
                     times[key].append(spent)
-                times["numpy"].append(numpy.time(max(arguments.updates // 200, 1)))
-        for (dtype, optimise), (_, sizes) in built.items():
-            key = dtype, optimise
-            cells.append({
-                "model": name, "program": f"C {dtype} {optimise}", **sizes,
-                "state": states[key], "microseconds": min(times[key]),
-            })  # fmt: skip
-        cells.append(
-            {"model": name, "program": "NumPy float64", "microseconds": min(times["numpy"])}
-        )
-    for cell in cells:
-        shown = [f"{cell[key] / 1000:.1f}" if key in cell else "" for key in SIZES]
-        spent = cell["microseconds"]
-        shown.append(f"{spent:.1f}" if spent < 100 else f"{spent:.0f}")
-        rows.append([cell["model"], cell["program"], *shown])
-    where = environment("cpu")
-    compiler = subprocess.run(["cc", "--version"], check=True, capture_output=True, text=True)
-    where["cc"] = compiler.stdout.splitlines()[0]
-    head = ("model", "program", *(f"{size}, kB" for size in SIZES), "µs an update")
-    markdown = f"{arguments.degree} neighbours ({described(where)}).\n\n" + table(head, rows)
-    print(markdown)
-    write(arguments.output, "c_agent", {"environment": where, "cells": cells}, markdown)
+                times["NumPy float64"].append(numpy.time(max(given.updates // 200, 1)))
+        for key, spents in times.items():
+            more = {**built[key][1], "state": states[key]} if key in built else {}
+            cell = {"model": name, "program": key, **more, "microseconds": min(spents)}
+            record.add(row(cell), cell)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,13 @@
 """Error against time and traffic: energies, fixed points and layers at the same deadlines.
 
 For each task (the paper's five, MUTAG, and the 12 robots) the models are trained by the protocols
-of ``experiments`` (``--size``: ``full`` is the paper's size with three replicas; ``medium`` and
-``quick`` have smaller tasks and fewer epochs). All replicas are seeds on one fold, the first, so
+of ``experiments`` (``--size``: ``full`` is the paper's size with three replicas; ``quick`` has
+smaller tasks and fewer epochs). All replicas are seeds on one fold, the first, so
 that all models of a task have the same held-out graphs. The best replica runs on them under the
 same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, the others with none:
 
 * the edge-wise energy GNN by messages, by gradient steps, plain and with momentum, and by solves
-  of balls (of the whole graph, and of radius 3), trained as usual and (``energy-deadline``)
-  trained for a deadline of three light cones, with the largest of :data:`WEIGHTS` that costs at
-  most a tenth more error at the solution, on the graphs that choose the epoch (validation graphs,
-  where a task has some);
+  of balls (of the whole graph, and of radius 3);
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
   resending (waiting, with retransmission); caching all layers;
 * IGNN by its fixed-point rule and by solves of balls.
@@ -18,26 +15,26 @@ same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, th
 The record of a task holds, for each of them, the error by deadline (``Run.deadlines``: ticks,
 updates, packets and bytes of a node, error), the light cone, the error in step, what it costs to
 be within 5 % of it, and the error after 1, 3 and 10 light cones. ``benchmarks/deadlines_page.py``
-draws the figures and writes the tables of ``docs/deadlines.md`` from the records.
+draws the figures and writes the tables.
 
-Run ``PYTHONPATH=. python benchmarks/deadlines.py --size medium --work FOLDER --output
-benchmarks/results/deadlines`` in the root of the repository. ``--train`` stops after training, and
-a later call with the same folder goes on from there. ``--device cuda`` trains on a GPU.
+Run ``PYTHONPATH=. python benchmarks/deadlines.py --output benchmarks/results/deadlines --work
+FOLDER`` in the root of the repository. ``--train`` stops after training, and a later call with the
+same folder goes on from there. ``--device cuda`` trains on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from harness import environment, limit_threads, parser
 from torch import Tensor
 from torch_geometric.data import Batch
 
@@ -47,15 +44,10 @@ from experiments.experiment import Work
 from experiments.protocols import PROTOCOLS, Protocol
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.config import Config
-from hogwild.executors.deadlines import light_cone
 from hogwild.executors.run import Run
-from hogwild.executors.simulation import Settings
 from hogwild.files import write_atomically
-from hogwild.graph.inputs import Inputs
 from hogwild.tasks import Task
 from hogwild.training import Result
-from hogwild.training.task import resolve
 
 STAGGER, DELAY = 5, 2
 LOSSES = {"robots": 0.3}
@@ -67,25 +59,11 @@ ROBOTS = Protocol(
     default={"epochs": 600, "lr": 0.01, "decay": (0.8, 60)},
     quick={"replicas": 2, "epochs": 200, "decay": (0.8, 20)},
 )
-MEDIUM: dict[str, dict[str, Any]] = {
-    "chains": {"replicas": 5, "epochs": 2000},
-    "counting": {"replicas": 3, "epochs": 1000, "decay": (0.8, 100)},
-    "sums": {"replicas": 2, "epochs": 60, "batch_size": 100, "decay": (0.85, 5),
-             "task_options": {"num_graphs": 800}},
-    "coordinates": {"replicas": 2, "epochs": 80, "batch_size": 60, "decay": (0.85, 6),
-                    "task_options": {"num_graphs": 500}},
-    "terrain": {"replicas": 2, "epochs": 20, "batch_size": 200, "decay": (0.85, 1),
-                "task_options": {"num_graphs": 3000}},
-    "mutag": {"replicas": 3, "epochs": 500, "decay": (0.5, 125)},
-    "robots": {"replicas": 3, "epochs": 400, "decay": (0.8, 40)},
-}  # fmt: skip
-"""Between ``--quick`` and the protocols of the paper's tables: minutes for each model."""
 RULES: dict[str, tuple[str, ...]] = {
     "energy-edge": ("messages", "gradient", "momentum", "balls", "balls:3"),
     "gcn": ("overwriting", "resending", "caching"),
     "ignn": ("fixed-point", "balls"),
     "gat": ("overwriting", "resending", "caching"),
-    "energy-deadline": ("messages", "gradient", "momentum"),
     "gcn-scheduled": ("overwriting",),
     "gat-scheduled": ("overwriting",),
 }
@@ -93,17 +71,6 @@ RULES: dict[str, tuple[str, ...]] = {
 ``step="momentum"``; ``balls:3`` has radius 3."""
 LONG = ("chains", "counting", "sums")
 """Tasks on long paths, on which balls of radius 3 would need thousands of ticks."""
-AIM = 3
-"""Models that are trained for a deadline are trained for so many light cones in updates."""
-WEIGHTS = (0.3, 0.1, 0.03)
-"""Weights of the term for a deadline, the largest first."""
-HOW: dict[str, dict[str, Any]] = {task: {"unroll": 12} for task in ("counting", "sums", "mutag")}
-"""Options of the deadline other than the default ones. Synchronous updates carry nothing over a
-hundred hops; twelve of them cost less than half of thirty."""
-PRICE = 1.1
-"""The error at the solution may be so many times that of the usual training."""
-LOOKS = 20
-"""How often validation graphs are looked at, at most: nodes then answer under a schedule."""
 FULL = 3
 """Replicas at full size."""
 
@@ -113,7 +80,7 @@ def works(
 ) -> Work:
     """How models of a task are trained."""
     changes: dict[str, Any] = {"fold": 0}
-    changes |= MEDIUM[task] if size == "medium" else {"replicas": FULL} if size == "full" else {}
+    changes |= {"replicas": FULL} if size == "full" else {}
     changes |= {} if epochs is None else {"epochs": epochs}
     return Work(
         folder, device, quick=size == "quick", resume=True,
@@ -121,19 +88,12 @@ def works(
     )  # fmt: skip
 
 
-def trained(work: Work, task: str, model: str, weights: Sequence[float] = WEIGHTS) -> Result:
+def trained(work: Work, task: str, model: str) -> Result:
     """A trained model."""
     base, _, how = model.partition("-")
     if how == "scheduled":
         return scheduled.trained(shorter(work, task, base), task, base)
-    if how != "deadline":
-        return work.trained(task, model)
-    allowed = PRICE * solved(work.trained(task, "energy-edge"))
-    for weight in weights:
-        result = work.fit(*for_a_deadline(work, task, weight))
-        if solved(result) <= allowed:
-            break
-    return result
+    return work.trained(task, model)
 
 
 def shorter(work: Work, task: str, model: str) -> Work:
@@ -144,31 +104,6 @@ def shorter(work: Work, task: str, model: str) -> Work:
     (factor, every), epochs = config.decay, max(1, config.epochs // scheduled.HASTE)
     less = {"epochs": epochs, "decay": (factor, max(1, every // scheduled.HASTE))}
     return replace(work, changes={**work.changes, **less})
-
-
-def for_a_deadline(work: Work, task: str, weight: float) -> tuple[Config, Path]:
-    """How an energy is trained for a deadline, and the folder of the training."""
-    config = work.config(task, "energy-edge").as_dict()
-    options = {"weight": weight} | HOW.get(task, {})
-    config |= {"deadline": aim(work, task), "deadline_options": options}
-    config["model_options"] = {"start": "learned"} | config["model_options"]  # as training would
-    config["validate_every"] = max(10, config["epochs"] // LOOKS)
-    return Config.from_dict(config), work.training(task, f"energy-deadline-{weight:g}")
-
-
-def solved(result: Result) -> float:
-    """The error at the solution of the best replica, on the graphs that choose the epoch."""
-    found = result.metrics["val"][result.best]
-    found = result.metrics["train"][result.best] if not torch.isfinite(found) else found
-    return float(1.0 - found if result.task.higher_is_better else found)
-
-
-def aim(work: Work, task: str) -> int:
-    """The deadline to train for, in updates a node: a few light cones."""
-    config = work.config(task, "energy-edge")
-    graphs = resolve(config.task, config.task_options).graphs[:10]
-    seen = light_cone(Inputs.of(graphs).graph(), Settings(STAGGER, DELAY))
-    return max(1, round(AIM * seen.mean))
 
 
 def held_out(result: Result, graphs: int) -> list[int]:
@@ -230,23 +165,7 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
         "within": within, "at_cones": cones, "converged": float(run.converged.double().mean()),
         "replica": result.best, "replicas": result.config.replicas, "epochs": result.config.epochs,
         "task_options": dict(result.config.task_options), "seconds": seconds,
-        "deadline": result.config.deadline, "deadline_options": result.config.deadline_options,
     }  # fmt: skip
-
-
-def finished(work: Work, task: str, model: str, weights: Sequence[float] = WEIGHTS) -> bool:
-    """Whether a model needs no more training."""
-    if model != "energy-deadline":
-        return (work.training(task, model) / "result.json").exists()
-    if not finished(work, task, "energy-edge"):
-        return False
-    allowed = PRICE * solved(work.trained(task, "energy-edge"))
-    for config, folder in (for_a_deadline(work, task, weight) for weight in weights):
-        if not (folder / "result.json").exists():
-            return False
-        if solved(work.finished(config, folder)) <= allowed:
-            return True
-    return True
 
 
 def measure(task: str, arguments: argparse.Namespace) -> None:
@@ -261,11 +180,8 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
         wanted = [rule for rule in fit if f"{model} {rule}" not in record["runs"]]
         if not wanted and not arguments.train:
             continue
-        if arguments.finished and not finished(work, task, model, arguments.weights):
-            print(f"{task} {model}: not trained", flush=True)
-            continue
         began = time.perf_counter()
-        result = trained(work, task, model, arguments.weights)
+        result = trained(work, task, model)
         print(f"{task} {model}: trained ({time.perf_counter() - began:.0f} s)", flush=True)
         if arguments.train:
             continue
@@ -284,8 +200,7 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
                 "higher_is_better": result.task.higher_is_better,
                 "percent": result.task.reported.percent,
                 "constant": constant(result, arguments.graphs),
-                "environment": {"machine": platform.machine(), "python": platform.python_version(),
-                                "torch": torch.__version__},
+                "environment": environment(arguments.device),
             }  # fmt: skip
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -293,25 +208,20 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
-    parser.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
-    parser.add_argument("--size", default="quick", choices=("quick", "medium", "full"),
+    flags = parser(__doc__, "TASK")
+    flags.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    flags.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
+    flags.add_argument("--size", default="quick", choices=("quick", "full"),
                         help="how long models are trained")  # fmt: skip
-    parser.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS),
-                        help="weights of the deadline to try, the largest first")  # fmt: skip
-    parser.add_argument("--train", action="store_true", help="train only")
-    parser.add_argument("--finished", action="store_true", help="leave out what is not trained")
-    parser.add_argument("--schedules", type=int, default=5)
-    parser.add_argument("--graphs", type=int, default=20, help="held-out graphs, at most")
-    parser.add_argument("--device", default="cpu", help="where models are trained")
-    parser.add_argument("--ticks", type=int, default=15_000)
-    parser.add_argument("--epochs", type=int, help="epochs of training other than the protocol's")
-    parser.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
-    parser.add_argument("--output", type=Path, help="folder of the records (benchmarks/results/"
-                        "deadlines holds the committed ones)")  # fmt: skip
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    flags.add_argument("--train", action="store_true", help="train only")
+    flags.add_argument("--schedules", type=int, default=5)
+    flags.add_argument("--graphs", type=int, default=20, help="held-out graphs, at most")
+    flags.add_argument("--device", default="cpu", help="where models are trained")
+    flags.add_argument("--ticks", type=int, default=15_000)
+    flags.add_argument("--epochs", type=int, help="epochs of training other than the protocol's")
+    flags.add_argument("--work", type=Path, help="folder of trained models, to go on with later")
+    arguments = flags.parse_args()
+    limit_threads(arguments.threads or 1)
     with TemporaryDirectory() as folder:
         arguments.work = Path(folder) if arguments.work is None else arguments.work
         for task in arguments.tasks:

@@ -1,8 +1,8 @@
 """The figures and tables of docs/deadlines.md, from the records of ``benchmarks/deadlines.py``.
 
-``python benchmarks/deadlines_page.py`` draws ``docs/figures/deadlines-TASK.png`` and rewrites the
-text between the markers of the page: whole tables, and single numbers in its sentences, which are
-marked ``<!--= TASK MODEL-RULE WHAT -->…<!--/-->`` (:func:`number`). ``--check`` covers both.
+``python benchmarks/deadlines_page.py`` draws ``docs/figures/deadlines-TASK.png``, writes the tables
+of all rows beside the records, and fills in the tables of ``docs/deadlines.md``. ``--check`` only
+says whether texts would change.
 
 The *frontier* of a task is, for every budget of updates (or bytes) a node, the least error that any
 of the models has by then. A model is on the frontier where its error is within 1 % of it.
@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import RESULTS, table
 
 from hogwild.executors.deadlines import LEAST
 from hogwild.files import write_atomically
 from hogwild.plots.style import CYCLE, GREY, INK, figure, need
 from hogwild.progress import shown, size
 
-HERE = Path(__file__).parent
-PAGE, FIGURES = HERE.parent / "docs" / "deadlines.md", HERE.parent / "docs" / "figures"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, FIGURES, RECORDS = DOCS / "deadlines.md", DOCS / "figures", RESULTS / "deadlines"
+FIGURES_FROM_RECORDS = "../../../docs/figures"
+Records = dict[str, dict[str, Any]]
 TASKS = ("chains", "counting", "sums", "coordinates", "terrain", "mutag", "robots")
+CONES = (1, 3, 10)
 NAMES = {
     "energy-edge messages": "energy, messages",
     "energy-edge momentum": "energy, momentum",
@@ -46,9 +50,6 @@ NAMES = {
     "gat resending": "GAT, resending",
     "gat caching": "GAT, caching",
 }
-DRAWN = ("energy-edge messages", "energy-edge momentum", "energy-edge gradient",
-         "energy-edge balls", "energy-deadline messages", "energy-deadline momentum",
-         "ignn fixed-point", "ignn balls", "gcn caching", "gat caching")  # fmt: skip
 LOOKS = {  # colour, mark, dashes
     "energy-edge messages": (CYCLE[0], "o", "solid"),
     "energy-edge momentum": (CYCLE[0], "s", (0, (4, 1.5))),
@@ -61,16 +62,29 @@ LOOKS = {  # colour, mark, dashes
     "gcn caching": (CYCLE[1], "P", "solid"),
     "gat caching": (CYCLE[4], "X", (0, (4, 1, 1, 1))),
 }
-CONES = ("1", "3", "10")
 APART = 5
 """Budgets between which the best model stays named, in looks."""
 NEAR = 0.01
 """On the frontier: the error is at most this share above the least."""
+HEADING = """# Deadlines: all rows
+
+Written by `python benchmarks/deadlines_page.py`; docs/deadlines.md says what the words mean.
+
+## Light cones until within 5 %, and the error in step, after quick and full training
+
+{}
+## The error at each deadline
+
+The bytes that a node has sent by then, and what it costs until the error stays within 5 % of the
+error in step. A rule that has ended keeps its answer.
+
+{}
+"""
 
 
-def records(folder: str = "") -> dict[str, dict[str, Any]]:
+def records(folder: Path = RECORDS) -> dict[str, dict[str, Any]]:
     """All records of a folder, in the order of the paper."""
-    paths = {task: HERE / "results" / "deadlines" / folder / f"{task}.json" for task in TASKS}
+    paths = {task: folder / f"{task}.json" for task in TASKS}
     return {task: json.loads(path.read_text()) for task, path in paths.items() if path.exists()}
 
 
@@ -86,7 +100,7 @@ def error_at(curve: np.ndarray, budget: float) -> float:
     return float(curve[1][np.searchsorted(curve[0], budget, "right") - 1])
 
 
-def in_time(run: dict[str, Any], record: dict[str, Any], share: float = 0.05) -> Any:
+def near(run: dict[str, Any], record: dict[str, Any], share: float = 0.05) -> Any:
     """The look from which on the error is within a share of the synchronous one, as
     ``Deadlines.within`` defines it; ``None``: never."""
     error = cost_and_error(run, record, "ticks")[1]
@@ -100,7 +114,7 @@ def in_time(run: dict[str, Any], record: dict[str, Any], share: float = 0.05) ->
 def frontier(record: dict[str, Any], cost: str) -> dict[str, Any]:
     """Budgets, the least error at each of them, and the errors of all curves."""
     curves = {name: cost_and_error(run, record, cost) for name, run in record["runs"].items()
-              if name in DRAWN}  # fmt: skip
+              if name in LOOKS}  # fmt: skip
     budgets = np.unique(np.concatenate([curve[0] for curve in curves.values()]))
     errors = {name: np.array([error_at(c, b) for b in budgets]) for name, c in curves.items()}
     return {"budgets": budgets, "errors": errors, "least": np.min([*errors.values()], 0)}
@@ -116,7 +130,7 @@ def draw(task: str, record: dict[str, Any]) -> None:
             seen = found["budgets"] > 0
             ax.plot(found["budgets"][seen], found["least"][seen], color=GREY, linewidth=6,
                     alpha=0.6, solid_capstyle="round", label="frontier", zorder=1)  # fmt: skip
-            for name in DRAWN:
+            for name in LOOKS:
                 if name not in record["runs"]:
                     continue
                 at, error = cost_and_error(record["runs"][name], record, cost)
@@ -165,25 +179,23 @@ def show(value: float, record: dict[str, Any]) -> str:
     return f"{100 * value:.1f} %" if record["percent"] else f"{value:.3f}"
 
 
-def table(task: str, record: dict[str, Any]) -> str:
+def rows_of(task: str, record: dict[str, Any]) -> str:
     """One row for each model and rule."""
     cone = next(iter(record["runs"].values()))["light_cone"]
-    head = ["", "in step", *(f"{c} cone{'s' if c != '1' else ''}" for c in CONES),
-            "bytes at 1, 3, 10", "within 5 %: light cones", "updates", "bytes"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    head = ("", "in step", *(f"{c} cone{'s' if c != 1 else ''}" for c in CONES),
+            "bytes at 1, 3, 10", "within 5 %: light cones", "updates", "bytes")  # fmt: skip
+    rows = []
     for name, label in NAMES.items():
         run = record["runs"].get(name)
         if run is None:
             continue
-        cells = [show(run["synchronous"], record)]
-        cells += [show(run["at_cones"][c]["error"], record) for c in CONES]
-        cells.append(", ".join(size(run["at_cones"][c]["bytes"]) for c in CONES))
-        price = in_time(run, record)
-        costs = ["never", "–", "–"]
-        if price is not None:
-            costs = [cones(run, record), shown(price["updates"]), size(price["bytes"])]
-        cells += costs
-        lines.append("| " + " | ".join([label, *cells]) + " |")
+        at = [run["at_cones"][str(c)] for c in CONES]
+        price = near(run, record)
+        costs = ["–", "–"] if price is None else [shown(price["updates"]), size(price["bytes"])]
+        rows.append([
+            label, show(run["synchronous"], record), *(show(look["error"], record) for look in at),
+            ", ".join(size(look["bytes"]) for look in at), cones(run, record), *costs,
+        ])  # fmt: skip
     lost = f", {record['loss']:.0%} of all packets lost" if record["loss"] else ""
     first = next(iter(record["runs"].values()))
     options = first["task_options"]
@@ -195,7 +207,7 @@ def table(task: str, record: dict[str, Any]) -> str:
         f"{shown(cone['updates'])} updates a node, {shown(cone['ticks'])} ticks, {cone['hops']} "
         f"hops at most."
     )
-    return "\n".join([about, "", *lines, "", f"![{task}](figures/deadlines-{task}.png)"])
+    return f"{about}\n\n{table(head, rows)}\n![{task}]({FIGURES_FROM_RECORDS}/deadlines-{task}.png)"
 
 
 def spans(record: dict[str, Any], cost: str) -> str:
@@ -218,82 +230,67 @@ def spans(record: dict[str, Any], cost: str) -> str:
             pieces[-1].append(i)
         else:
             pieces.append([i])
-    said = []
+    texts = []
     for piece in pieces:
         end = " on" if piece[-1] == len(on) - 1 else f" to {unit(budgets[piece[-1] + 1])}"
-        said.append(f"from {unit(budgets[piece[0]])}{end} ({NAMES[best_of[piece[0]]]})")
-    return f"not {'; '.join(said)}"
+        texts.append(f"from {unit(budgets[piece[0]])}{end} ({NAMES[best_of[piece[0]]]})")
+    return f"not {'; '.join(texts)}"
 
 
-def frontiers(every: dict[str, dict[str, Any]]) -> str:
+def frontiers(every: Records) -> str:
     """Where energies are on the frontier."""
-    head = "| task | error against updates a node | error against bytes a node |"
-    lines = [head, "| --- | --- | --- |"]
-    lines += [f"| {task} | {spans(r, 'updates')} | {spans(r, 'bytes')} |"
-              for task, r in every.items()]  # fmt: skip
-    return "\n".join(lines)
+    head = ("task", "error against updates a node", "error against bytes a node")
+    costs = ("updates", "bytes")
+    return table(head, [[task, *(spans(r, cost) for cost in costs)] for task, r in every.items()])
 
 
-def goals(every: dict[str, dict[str, Any]]) -> str:
+def goals(every: Records) -> str:
     """Light cones until within 5 %, by the rules of energies."""
-    names = [n for n in NAMES if n.startswith("energy-edge")]
-    used = [n for n in names if any(n in r["runs"] for r in every.values())]
-    lines = [
-        "| task | " + " | ".join(NAMES[n] for n in used) + " |",
-        "|" + " --- |" * (len(used) + 1),
-    ]
+    names = [name for name in NAMES if name.startswith("energy-edge")]
+    lines = []
     for task, record in every.items():
-        runs = [record["runs"].get(name) for name in used]
-        cells = ["–" if run is None else cones(run, record) for run in runs]
-        lines.append(f"| {task} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def balls(every: dict[str, dict[str, Any]]) -> str:
-    """What balls cost until within 5 %, beside messages, and the errors after one light cone."""
-    head = ["task", "light cones: messages", "balls", "bytes: messages", "balls",
-            "nodes solved for", "error (MUTAG: accuracy) at 1 cone: messages", "balls"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for task, record in every.items():
-        names = ("energy-edge messages", "energy-edge balls")
         runs = [record["runs"].get(name) for name in names]
-        if any(run is None for run in runs):
-            continue
-        prices = [in_time(run, record) for run in runs]
+        lines.append([task, *("–" if run is None else cones(run, record) for run in runs)])
+    return table(("task", *(NAMES[name] for name in names)), lines)
+
+
+def balls(every: Records) -> str:
+    """What balls cost until within 5 %, beside messages, and the errors after one light cone."""
+    head = ("task", "bytes: messages", "balls", "nodes solved for",
+            "error (MUTAG: accuracy) at 1 cone: messages", "balls")  # fmt: skip
+    lines = []
+    for task, record in every.items():
+        runs = [record["runs"][f"energy-edge {rule}"] for rule in ("messages", "balls")]
+        prices = [near(run, record) for run in runs]
         bytes_ = ["–" if price is None else size(price["bytes"]) for price in prices]
-        solved = "–" if prices[1] is None else shown(prices[1]["solved"])
+        solves = "–" if prices[1] is None else shown(prices[1]["solved"])
         errors = [show(run["at_cones"]["1"]["error"], record) for run in runs]
-        cells = [task, *(cones(run, record) for run in runs), *bytes_, solved, *errors]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([task, *bytes_, solves, *errors])
+    return table(head, lines)
 
 
-def lengths(sizes: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Light cones until within 5 %, and the error in step, of the usual energy at every length of
-    training."""
-    rules = ("messages", "gradient")
-    head = [f"{rule}, {size}" for rule in ("messages", "gradient steps") for size in sizes]
-    lines = ["| task | " + " | ".join(head) + " |", "|" + " --- |" * (len(head) + 1)]
+def lengths(sizes: dict[str, Records]) -> str:
+    """Light cones until within 5 %, and the error in step, at every length of training."""
+    pairs = [(rule, size) for rule in ("messages", "gradient") for size in sizes]
+    lines = []
     for task in TASKS:
         cells = []
-        for rule in rules:
-            for every in sizes.values():
-                run = every.get(task, {"runs": {}})["runs"].get(f"energy-edge {rule}")
-                text = "–"
-                if run is not None:
-                    text = f"{cones(run, every[task])} ({show(run['synchronous'], every[task])})"
-                cells.append(text)
-        lines.append(f"| {task} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        for rule, length in pairs:
+            record = sizes[length][task]
+            run = record["runs"][f"energy-edge {rule}"]
+            cells.append(f"{cones(run, record)} ({show(run['synchronous'], record)})")
+        lines.append([task, *cells])
+    return table(("task", *(f"{rule}, {size}" for rule, size in pairs)), lines)
 
 
-def aimed(every: dict[str, dict[str, Any]]) -> str:
+def aimed(every: Records) -> str:
     """Energies that were trained for a deadline beside the usual ones: the error in step, the error
-    after three light cones, and the light cones until within 5 %, by messages and by momentum."""
-    rules = {"messages": "messages", "momentum": "momentum"}
-    head = ["task", "weight", "in step"]
-    head += [f"{what}, {rule}" for what in ("3 cones", "light cones") for rule in rules.values()]
-    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    after three light cones, and the light cones until within 5 %."""
+    rules = ("messages", "momentum")
+    head = ("task", "weight", "in step",
+            *(f"3 cones, {rule}" for rule in rules),
+            *(f"light cones, {rule}" for rule in rules))  # fmt: skip
+    lines = []
     for task, record in every.items():
         pairs = {
             rule: [
@@ -309,79 +306,41 @@ def aimed(every: dict[str, dict[str, Any]]) -> str:
         cells.append(" → ".join(show(run["synchronous"], record) for run in first))
         for rule in rules:
             cells.append(" → ".join(show(r["at_cones"]["3"]["error"], record) for r in pairs[rule]))
-        for rule in rules:
-            cells.append(" → ".join(cones(run, record) for run in pairs[rule]))
-        lines.append(f"| {task} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        cells += [" → ".join(cones(run, record) for run in pairs[rule]) for rule in rules]
+        lines.append([task, *cells])
+    return table(head, lines)
 
 
 def cones(run: dict[str, Any], record: dict[str, Any]) -> str:
     """Light cones until within 5 %."""
-    price = in_time(run, record)
+    price = near(run, record)
     return "never" if price is None else f"{price['ticks'] / run['light_cone']['ticks']:.1f}"
 
 
-def number(every: dict[str, dict[str, Any]], task: str, name: str, what: str) -> str:
-    """One number of a sentence, of a task (``robots``, or ``quick/robots``): ``cones`` until within
-    5 %, the error in ``step``, the error ``at3`` cones (or ``at1``, ``at10``), the ``price`` of a
-    training for a deadline, or its ``weight``."""
-    record = every[task]
-    run = record["runs"][name]
-    if what == "cones":
-        return cones(run, record)
-    if what == "step":
-        return show(run["synchronous"], record)
-    if what == "weight":
-        return f"{run['deadline_options']['weight']:g}"
-    if what == "price":
-        usual = record["runs"]["energy-edge messages"]["synchronous"]
-        return f"{run['synchronous'] / usual:.2f}"
-    if what.startswith("at") and what[2:] in CONES:
-        return show(run["at_cones"][what[2:]]["error"], record)
-    raise SystemExit(f"{what!r} in a mark; expected cones, step, price, weight, at1, at3 or at10")
-
-
-def sentences(text: str, every: dict[str, dict[str, Any]]) -> str:
-    """The page with the numbers of its sentences filled in."""
-
-    def filled(mark: re.Match[str]) -> str:
-        task, name, what = mark[1].split()
-        model, _, rule = name.rpartition("-")
-        if name.endswith("fixed-point"):
-            model, rule = name.removesuffix("-fixed-point"), "fixed-point"
-        return f"<!--= {mark[1]} -->{number(every, task, f'{model} {rule}', what)}<!--/-->"
-
-    return re.sub(r"<!--= ([^>]*?) -->.*?<!--/-->", filled, text)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--check", action="store_true", help="only say whether the text would change"
-    )
-    check, every = parser.parse_args().check, records()
-    if not check:
-        for task, record in every.items():
-            draw(task, record)
-    parts = {"frontiers": frontiers(every), "goals": goals(every)}
-    sizes = {"quick": records("quick"), "medium": records("medium"), "full": every}
-    parts["lengths"] = lengths(sizes)
-    parts["balls"] = balls(every)
-    parts["aimed"] = aimed(every)
-    parts["tables"] = "\n\n".join(table(task, record) for task, record in every.items())
-    before = text = PAGE.read_text("utf-8")
+def report(check: bool) -> None:
+    """Figures, the tables beside the records, and those of the page."""
+    every = records()
+    parts = {"frontiers": frontiers, "goals": goals, "balls": balls, "aimed": aimed}
+    text = PAGE.read_text("utf-8")
     for name, part in parts.items():
-        pattern = rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)"
-        text, count = re.subn(pattern, lambda m, p=part: m[1] + p + m[2], text, flags=re.S)
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+        new = part(every)
+        text, count = re.subn(pattern, lambda m, p=new: m[1] + p + m[2], text, flags=re.S)
         if count != 1:
             raise SystemExit(f"{PAGE} has {count} places for {name}; expected one")
-    named = every | {f"{size}/{t}": r for size in sizes for t, r in sizes[size].items()}
-    text = sentences(text, named)
-    if not check:
-        write_atomically(PAGE, text.encode())
-    elif text != before:
-        raise SystemExit(f"{PAGE} is not what {Path(__file__).name} writes; run it")
+    sizes = {"quick": records(RECORDS / "quick"), "full": every}
+    beside = "\n\n".join(rows_of(task, record) for task, record in every.items())
+    texts = {PAGE: text, RECORDS / "README.md": HEADING.format(lengths(sizes), beside)}
+    for path, new in texts.items():
+        if not check:
+            write_atomically(path, new.encode())
+        elif not path.exists() or path.read_text("utf-8") != new:
+            raise SystemExit(f"{path} is not what {Path(__file__).name} writes; run it")
+    for task, record in every.items() if not check else ():
+        draw(task, record)
 
 
 if __name__ == "__main__":
-    main()
+    flags = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    flags.add_argument("--check", action="store_true", help="whether texts would change")
+    report(flags.parse_args().check)

@@ -14,22 +14,19 @@ its slowest solve, and a single model does not; the ratio includes this. Peak me
 allocator on a GPU and that of the process on a CPU (including all earlier cells: use one process
 per cell to compare).
 
-The batches are those of ``experiments``, a package in the root of the repository. Run
+The batches are those of ``experiments``, a package in the root of the repository: run
 ``PYTHONPATH=. python benchmarks/ensemble.py`` there.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import resource
 import statistics
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
-from training_step import THREADS, environment, limit_threads, table, write
+from harness import Record, limit_threads, parser
 
 import hogwild
 from experiments.protocols import PROTOCOLS
@@ -39,22 +36,8 @@ TASKS = ("chains", "counting", "sums", "coordinates", "terrain")
 ROWS = ("gcn", "gat", "gsdgnn", "ignn", "energy-node", "energy-edge", "energy-attention")
 
 
-@dataclass
-class Cell:
-    """One task and model."""
-
-    task: str
-    model: str
-    replicas: int
-    epochs: int
-    together_ms: float
-    alone_ms: list[float]  # of each single model
-    peak_mib: float
-
-    @property
-    def ratio(self) -> float:
-        """How many times faster the ensemble is."""
-        return self.replicas * statistics.median(self.alone_ms) / self.together_ms
+HEAD = ("task", "model", "replicas", "alone, ms", "together, ms", "faster by",
+        "peak MiB")  # fmt: skip
 
 
 def epoch_ms(task: str, model: str, replicas: int, seed: int, epochs: int, device: str) -> float:
@@ -82,69 +65,37 @@ def peak_mib(device: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def measure(task: str, model: str, replicas: int, singles: int, epochs: int, device: str) -> Cell:
-    """Train both ways, the single models first."""
-    alone = [epoch_ms(task, model, 1, seed, epochs, device) for seed in range(singles)]
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-    together = epoch_ms(task, model, replicas, 0, epochs, device)
-    return Cell(task, model, replicas, epochs, together, alone, peak_mib(device))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--threads", type=int, help=THREADS)
-    parser.add_argument("--tasks", default=",".join(TASKS), help="default: %(default)s")
-    parser.add_argument("--models", default=",".join(ROWS), help="default: %(default)s")
-    parser.add_argument("--replicas", type=int, default=50, help="default: %(default)s")
-    parser.add_argument("--singles", type=int, default=3, help="models alone; default: %(default)s")
-    parser.add_argument("--epochs", type=int, default=30, help="default: %(default)s")
-    parser.add_argument("--output", type=Path, help="folder for ensemble.json and .md")
-    given = parser.parse_args()
+    flags = parser(__doc__, "ensemble")
+    flags.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    flags.add_argument("--tasks", default=",".join(TASKS), help="default: %(default)s")
+    flags.add_argument("--models", default=",".join(ROWS), help="default: %(default)s")
+    flags.add_argument("--replicas", type=int, default=50, help="default: %(default)s")
+    flags.add_argument("--singles", type=int, default=3, help="models alone; default: %(default)s")
+    flags.add_argument("--epochs", type=int, default=30, help="default: %(default)s")
+    given = flags.parse_args()
     if min(given.replicas, given.singles) < 1 or given.epochs < 2:
-        parser.error("expected --replicas and --singles of at least 1, and --epochs of at least 2")
-    for model in given.models.split(","):
-        if model not in MODELS:
-            parser.error(f"unknown model {model!r}; expected some of {', '.join(MODELS)}")
-    for task in given.tasks.split(","):
-        if task not in PROTOCOLS:
-            parser.error(f"unknown task {task!r}; expected some of {', '.join(PROTOCOLS)}")
+        flags.error("expected --replicas and --singles of at least 1, and --epochs of at least 2")
+    tasks, models, device = given.tasks.split(","), given.models.split(","), given.device
+    for names, known in ((models, MODELS), (tasks, PROTOCOLS)):
+        if unknown := set(names) - set(known):
+            flags.error(f"unknown {sorted(unknown)}; expected some of {', '.join(known)}")
     limit_threads(given.threads)
-    cells = []
-    for task in given.tasks.split(","):
-        for model in given.models.split(","):
-            sizes = (given.replicas, given.singles, given.epochs)
-            cells.append(measure(task, model, *sizes, given.device))
-            cell = cells[-1]
-            print(f"   {task} {model}: {cell.ratio:.1f}×, {cell.peak_mib:,.0f} MiB", flush=True)
-            place, kept = environment(given.device), [asdict(c) for c in cells]
-            record = {"environment": place, "cells": kept}
-            write(given.output, "ensemble", record, markdown(kept, place))
-    print(markdown(kept, place))
-
-
-def markdown(cells: list[dict], environment: dict) -> str:
-    """The table."""
-    place = ", ".join(f"{k} {v}" for k, v in environment.items())
-    rows = []
-    for c in cells:
-        alone = statistics.median(c["alone_ms"])
-        rows.append(
-            (
-                c["task"],
-                c["model"],
-                str(c["replicas"]),
-                f"{alone:,.1f}",
-                f"{c['together_ms']:,.1f}",
-                f"{c['replicas'] * alone / c['together_ms']:.1f}×",
-                f"{c['peak_mib']:,.0f}",
-            )
-        )
-    head = ("task", "model", "replicas", "alone, ms", "together, ms", "faster by", "peak MiB")
-    return f"An epoch of an ensemble ({place}).\n\n" + table(head, rows)
+    record = Record(given.output, "ensemble", "An epoch of an ensemble", HEAD, device)
+    for task, model in itertools.product(tasks, models):
+        alone = [epoch_ms(task, model, 1, s, given.epochs, device) for s in range(given.singles)]
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        together = epoch_ms(task, model, given.replicas, 0, given.epochs, device)
+        peak = peak_mib(device)
+        one = statistics.median(alone)
+        ratio = given.replicas * one / together
+        cell = {
+            "task": task, "model": model, "replicas": given.replicas, "epochs": given.epochs,
+            "together_ms": together, "alone_ms": alone, "peak_mib": peak,
+        }  # fmt: skip
+        record.add([task, model, str(given.replicas), f"{one:,.1f}", f"{together:,.1f}",
+                    f"{ratio:.1f}×", f"{peak:,.0f}"], cell)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -11,8 +11,7 @@ of the graphs are trained on. Contenders at width k:
   standardises its features itself. Solves start at zero;
 * ``soft``, ``soft, 4 layers``: the soft energy GNN.
 
-Energy GNNs are solved by compiled code, on torch (``--kernels off``), or by compiled code for given
-instruction sets (``--kernels avx512,avx2``, after ``python -m hogwild.kernels.build --all``). The
+``HOGWILD_KERNELS=off`` or ``=avx2`` solves them in another way. The
 contenders take turns, one epoch each, in an order drawn anew for every epoch, so that noise of the
 machine affects all of them. The report has the seconds of the first epoch, where everything is
 cold, the median seconds of the later ones, the median over the later epochs of the contender's time
@@ -20,41 +19,37 @@ divided by a GCN's and a GIN's, the mean iterations of a graph in the first and 
 and the accuracy on the test graphs after the last epoch, which only shows that the models learn.
 With ``--device cuda`` data are copied batch by batch, the clock waits for the GPU, and the report
 has the peak memory of a training step, in MB above what is there before it.
-
-``--profile`` shows instead where the time of one contender's epochs goes.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import os
-import pstats
 import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
+from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
+from harness import CLOCKS, Record, limit_threads, parser
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.datasets import TUDataset
 from torch_geometric.loader import DataLoader
-from training_step import THREADS, described, environment, limit_threads, table, write
 
 from hogwild import EnergyGNN, Inputs, SoftEnergyGNN, Solution
-from hogwild.kernels.build import LEVELS
-from hogwild.kernels.native import SWITCH, Missing, found
+from hogwild.kernels.native import library
 from hogwild.models.gnn import ConvGNN
 from hogwild.nn import Standardize
-from hogwild.tasks.files import prepared
+from hogwild.tasks.benchmarks import prepared
 
 SETS = ("MUTAG", "PROTEINS", "ENZYMES")
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+HEAD = ("set", "k", "batch", "contender", "clock", "parameters", "first epoch, s",
+        "later epochs, s", "× GCN", "× GIN", "iterations, first → last", "test accuracy",
+        "MB")  # fmt: skip
 
 
 def graphs_of(name: str) -> list[Data]:
@@ -92,7 +87,6 @@ class Contender:
     call: Callable[[Batch], Tensor]
     train: DataLoader
     test: DataLoader
-    kernels: str = "on"
     device: str = "cpu"
     clock: Callable[[], float] = time.perf_counter
     seconds: list[float] = field(default_factory=list)
@@ -106,11 +100,7 @@ class Contender:
 
     def epoch(self) -> None:
         """One epoch; only training counts."""
-        os.environ[SWITCH] = self.kernels
-        found.cache_clear()
-        why = found()  # the library is loaded before the clock starts
-        if self.kernels in LEVELS and isinstance(why, Missing):
-            raise SystemExit(why.reason)
+        library()  # loaded before the clock starts
         self.model.train()
         self.counted.clear()
         if self.device != "cpu":
@@ -141,8 +131,8 @@ class Contender:
 def contenders(
     name: str, width: int, size: int, options: argparse.Namespace
 ) -> dict[str, Contender]:
-    """The contenders by name; energy GNNs on torch have "(torch)" in theirs, and so on."""
-    seed, device, kernels = options.seed, options.device, options.kernels.split(",")
+    """The contenders by name."""
+    seed, device = options.seed, options.device
     graphs = graphs_of(name)
     order = torch.randperm(len(graphs), generator=torch.Generator().manual_seed(seed)).tolist()
     cut = len(graphs) * 9 // 10
@@ -165,7 +155,7 @@ def contenders(
 
         return Contender(model, call, *loaders(even), device=device)
 
-    def energy(kernels: str, kind: type[ConvGNN], **options: int) -> Contender:
+    def energy(kind: type[ConvGNN], **options: int) -> Contender:
         torch.manual_seed(seed)
         model = kind(p, out_channels=out, pool="mean", hidden_channels=width, **options)
         model.standardize(train)
@@ -181,7 +171,7 @@ def contenders(
         def call(batch: Batch) -> Tensor:
             return model(batch.x, batch.edge_index, batch=batch.batch, batch_size=batch.num_graphs)
 
-        loop = Contender(model, call, *loaders(graphs), kernels, device)
+        loop = Contender(model, call, *loaders(graphs), device)
         loop.counted = counted
         return loop
 
@@ -201,33 +191,13 @@ def contenders(
         "edge": (EnergyGNN, {}), "attention": (EnergyGNN, {"heads": 2}),
         "soft": (SoftEnergyGNN, {}), "soft, 4 layers": (SoftEnergyGNN, {"num_layers": 4}),
     }  # fmt: skip
-    for where, model in product(kernels, options.models.split(";")):
-        label = model if where == "on" else f"{model} ({'torch' if where == 'off' else where})"
-        kind, more = kinds[model]
-        made[label] = energy(where, kind, **more)
+    for label in options.models.split(";"):
+        kind, more = kinds[label]
+        made[label] = energy(kind, **more)
     return made
 
 
-@dataclass
-class Result:
-    """One contender on one set at one width."""
-
-    set: str
-    k: int
-    batch: int
-    contender: str
-    parameters: int
-    first: float  # seconds
-    later: float  # seconds, median
-    gcn: float  # median over the later epochs of this time divided by the GCN's
-    gin: float
-    iterations: list[float]
-    accuracy: float
-    memory: float  # MB, on a GPU
-    seconds: list[float]
-
-
-def measure(name: str, width: int, size: int, options: argparse.Namespace) -> list[Result]:
+def measure(name: str, width: int, size: int, options: argparse.Namespace, record: Record) -> None:
     """All contenders, one epoch each in turns."""
     loops = contenders(name, width, size, options)
     for loop in loops.values():
@@ -241,108 +211,55 @@ def measure(name: str, width: int, size: int, options: argparse.Namespace) -> li
         pairs = zip(loop.seconds[1:], loops[rival].seconds[1:], strict=True)
         return statistics.median(a / b for a, b in pairs)
 
+    for n, loop in loops.items():
+        cell = {
+            "set": name, "k": width, "batch": size,
+            "contender": f"GCN, {options.layers} layers" if n == "GCN" else n,
+            "parameters": sum(p.numel() for p in loop.model.parameters()),
+            "first": loop.seconds[0], "later": statistics.median(loop.seconds[1:]),
+            "gcn": ratio(loop, "GCN"), "gin": ratio(loop, "GIN"), "iterations": loop.iterations,
+            "accuracy": loop.accuracy(), "memory": loop.memory, "seconds": loop.seconds,
+        }  # fmt: skip
+        record.add(row(cell | {"clock": options.clock}), cell)
+
+
+def row(c: dict[str, Any]) -> list[str]:
+    """The line of a cell in the table; memory is measured on a GPU."""
+    counts = c["iterations"]
     return [
-        Result(
-            name,
-            width,
-            size,
-            n if n != "GCN" or options.layers == 3 else f"GCN, {options.layers} layers",
-            sum(p.numel() for p in loop.model.parameters()),
-            loop.seconds[0],
-            statistics.median(loop.seconds[1:]),
-            ratio(loop, "GCN"),
-            ratio(loop, "GIN"),
-            loop.iterations,
-            loop.accuracy(),
-            loop.memory,
-            loop.seconds,
-        )
-        for n, loop in loops.items()
-    ]
-
-
-def profile(loop: Contender, epochs: int) -> None:
-    """Print the functions that take the most time, after one epoch that is not counted."""
-    loop.epoch()
-    watch = cProfile.Profile(time.process_time)
-    watch.enable()
-    for _ in range(epochs):
-        loop.epoch()
-    watch.disable()
-    print(f"{statistics.median(loop.seconds[1:]):.4f} s an epoch")
-    for order in ("cumulative", "tottime"):
-        pstats.Stats(watch).sort_stats(order).print_stats(45)
-
-
-HEAD = ("set", "k", "batch", "contender", "parameters", "first epoch, s", "later epochs, s",
-        "× GCN", "× GIN", "iterations, first → last", "test accuracy", "MB")  # fmt: skip
-
-
-def row(r: Result) -> list[str]:
-    counts = f"{r.iterations[0]:.1f} → {r.iterations[-1]:.1f}" if r.iterations else ""
-    return [
-        r.set, str(r.k), str(r.batch), r.contender, f"{r.parameters:,}", f"{r.first:.3f}",
-        f"{r.later:.3f}", f"{r.gcn:.1f}", f"{r.gin:.1f}", counts, f"{100 * r.accuracy:.0f} %",
-        f"{r.memory:.1f}",
+        c["set"], str(c["k"]), str(c["batch"]), c["contender"], c["clock"],
+        f"{c['parameters']:,}", f"{c['first']:.3f}", f"{c['later']:.3f}", f"{c['gcn']:.1f}",
+        f"{c['gin']:.1f}", f"{counts[0]:.1f} → {counts[-1]:.1f}" if counts else "",
+        f"{100 * c['accuracy']:.0f} %", f"{c['memory']:.1f}" if c["memory"] else "",
     ]  # fmt: skip
 
 
-def report(results: list[Result]) -> str:
-    """A table; memory is measured on a GPU."""
-    head = HEAD if any(r.memory for r in results) else HEAD[:-1]
-    return table(head, [row(r)[: len(head)] for r in results])
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    flags = parser(__doc__, "epochs")
     models = "edge;attention;soft;soft, 4 layers"
-    parser.add_argument("--sets", default=",".join(SETS), help="default: %(default)s")
-    parser.add_argument("--widths", default="2,8,32", help="k; default: %(default)s")
-    parser.add_argument("--models", default=models, help='with ";" between; default: %(default)s')
-    parser.add_argument("--batches", default="32", help="batch sizes; default: %(default)s")
-    parser.add_argument("--kernels", default="on", help="on, off, avx2, …; default: %(default)s")
-    parser.add_argument("--epochs", type=int, default=6, help="at least 2; default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, help=THREADS)
-    parser.add_argument(
+    flags.add_argument("--sets", default=",".join(SETS), help="default: %(default)s")
+    flags.add_argument("--widths", default="2,8,32", help="k; default: %(default)s")
+    flags.add_argument("--models", default=models, help='with ";" between; default: %(default)s')
+    flags.add_argument("--batches", default="32", help="batch sizes; default: %(default)s")
+    flags.add_argument("--epochs", type=int, default=6, help="at least 2; default: %(default)s")
+    flags.add_argument("--seed", type=int, default=0)
+    flags.add_argument(
         "--clock", default="wall", choices=tuple(CLOCKS),
         help="cpu: seconds of the processor, on a busy machine with --threads 1",
     )  # fmt: skip
-    parser.add_argument("--layers", type=int, default=3, help="of the GCN; default: %(default)s")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--profile", action="store_true", help="profile the first contender")
-    parser.add_argument("--name", default="epochs", help="of the files; default: %(default)s")
-    parser.add_argument("--output", type=Path, help="folder for the JSON and the Markdown")
-    arguments = parser.parse_args()
-    if arguments.epochs < 2:
-        parser.error("expected --epochs of at least 2: the first one is cold")
-    limit_threads(arguments.threads)
-    widths, sizes = ([int(v) for v in s.split(",")] for s in (arguments.widths, arguments.batches))
-
-    results: list[Result] = []
-    for name, width, size in product(arguments.sets.split(","), widths, sizes):
-        if arguments.profile:
-            _, _, first, *_ = contenders(name, width, size, arguments).values()
-            profile(first, arguments.epochs)
-            continue
-        new = measure(name, width, size, arguments)
-        print(report(new), flush=True)
-        results += new
-    if arguments.profile:
-        return
-    place: dict[str, str | int] = environment(arguments.device)
-    seconds = "seconds of the processor" if arguments.clock == "cpu" else "seconds"
-    markdown = f"Epochs in a plain PyG loop, {seconds} ({described(place)}).\n\n"
-    markdown += report(results)
-    written = {
-        "environment": place,
-        "clock": arguments.clock,
-        "cells": [asdict(r) for r in results],
-    }
-    write(arguments.output, arguments.name, written, markdown)
-    print("\n" + markdown)
+    flags.add_argument("--layers", type=int, default=3, help="of the GCN; default: %(default)s")
+    flags.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    flags.add_argument("--name", default="epochs", help="of the files; default: %(default)s")
+    given = flags.parse_args()
+    if given.epochs < 2:
+        flags.error("expected --epochs of at least 2: the first one is cold")
+    limit_threads(given.threads)
+    widths, sizes = ([int(v) for v in s.split(",")] for s in (given.widths, given.batches))
+    title = "Epochs in a plain PyG loop"
+    record = Record(given.output, given.name, title, HEAD, given.device)
+    record.about["clock"] = given.clock
+    for name, width, size in product(given.sets.split(","), widths, sizes):
+        measure(name, width, size, given, record)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,43 @@
-"""How well nodes follow a swarm that moves, rule by rule.
+"""Graphs that change: how well nodes follow a swarm, and a stream on one machine.
 
-A random-waypoint swarm of 50 robots with 6 neighbours on average changes every 100 updates of a
-node, 200 times. The table has the error of a node 10, 25, 50 and 90 updates after a change,
-relative to the size of the change (median and 90th percentile over nodes and changes), the median
-error after 50 updates in the first and in the last quarter of all changes (does it grow?), the lag,
-and what a node sends. The rule ``momentum`` is gradient steps with ``step="momentum"``. Models have
-fresh parameters, or were trained on the mean of the swarm's numbers for ``--epochs`` epochs.
+``--measure swarm``: a random-waypoint swarm of 50 robots with 6 neighbours on average changes every
+100 updates of a node, 200 times. The table has the median error of a node 10, 25, 50 and 90 updates
+after a change, relative to the size of the change, the median error after 50 updates in the first
+and in the last quarter of all changes (does it grow?), the lag, and what a node sends. The rule
+``momentum`` is gradient steps with ``step="momentum"``. Models have fresh parameters.
 
-    python benchmarks/motion.py
-    python benchmarks/motion.py --models energy --rules messages,gradient --epochs 300
+``--measure stream``: a random geometric graph of 10,000 nodes with 6 neighbours on average, of
+whose edges 1 % are replaced before every update. Warm (``hogwild.Stream``) and cold solves of the
+same graph come one after the other, and reach the same tolerance; every ``--cold``-th update is
+also solved cold. A cold solve analyses the graph: it looks for small separators, which such a graph
+hardly has. ``--linear cg`` leaves that out of both, and shows what the start alone is worth.
+Seconds are those of the processor.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
+from dataclasses import replace
 
+import numpy as np
 import torch
-from torch import nn
+from harness import Record, limit_threads, parser
+from scipy.spatial import cKDTree
+from torch import Tensor
+from torch_geometric.data import Data
 
 import hogwild
-from hogwild.asynchrony.scenarios import swarm
-from hogwild.executors.track_result import Track
-from hogwild.progress import aligned, size
+from hogwild.asynchrony.scenarios import swarm as moving
+from hogwild.progress import size
+from hogwild.tasks.moving import near
 
 MODELS = {
-    "energy": lambda: hogwild.EnergyGNN(1, out_channels=1),
-    "gsd": lambda: hogwild.GSDGNN(1, out_channels=1),
-    "ignn": lambda: hogwild.IGNN(1, out_channels=1),
-    "gcn": lambda: hogwild.GCN(1, out_channels=1),
-    "gat": lambda: hogwild.GAT(1, out_channels=1),
+    "energy": hogwild.EnergyGNN,
+    "gsd": hogwild.GSDGNN,
+    "ignn": hogwild.IGNN,
+    "gcn": hogwild.GCN,
+    "gat": hogwild.GAT,
 }
 RULES = {
     "energy": ("messages", "gradient", "momentum"),
@@ -39,94 +46,115 @@ RULES = {
     "gcn": ("caching", "overwriting"),
     "gat": ("caching", "overwriting"),
 }
+STAGGER, DELAY = 5, 2
 
 
-def trained(model: nn.Module, epochs: int, nodes: int, seed: int) -> float:
-    """Train on the mean of other swarms' numbers; the last loss."""
-    if not epochs:
-        return float("nan")
-    frames = [f.data for s in range(8) for f in swarm(nodes, changes=3, seed=1000 + seed + s)]
-    best = torch.optim.AdamW(model.parameters(), 0.005)
-    loss = torch.zeros(())
-    for epoch in range(epochs):
-        data = frames[epoch % len(frames)]
-        best.zero_grad()
-        loss = (model(data.x, data.edge_index) - data.y).square().mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        best.step()
-    return float(loss.detach())
+def swarm(given: argparse.Namespace) -> None:
+    """Every rule on a swarm that moves."""
+    every = given.updates * (STAGGER + 1) // 2
+    scenario = moving(
+        given.nodes, degree=given.degree, changes=given.changes, every=every, speed=0.02
+    )
+    head = ("model, rule", *(f"{u} updates" for u in (10, 25, 50, 90)), "50, first changes",
+            "50, last changes", "lag", "bytes in 100 ticks")  # fmt: skip
+    record = Record(given.output, "motion", "The error of a node after a change", head)
+    for name in given.models.split(","):
+        for rule in RULES[name]:
+            torch.manual_seed(0)
+            how = {"rule": "gradient", "step": "momentum"} if rule == "momentum" else {"rule": rule}
+            restart = 5 * STAGGER + 1 if rule == "overwriting" else None
+            seen = hogwild.track(
+                MODELS[name](1, out_channels=1), scenario, **how, restart=restart, stagger=STAGGER,
+                delay=DELAY, every=3,
+            )  # fmt: skip
+            medians = {u: float(seen.after(u).nanmedian()) for u in (10, 25, 50, 90)}
+            half = seen.after(50).flatten(1)
+            quarter = max(len(half) // 4, 1)
+            ends = [float(part.nanmedian()) for part in (half[:quarter], half[-quarter:])]
+            cell = {"model": name, "median after": medians, "quarters": ends} | seen.summary()
+            record.add([
+                f"{name}, {rule}", *(f"{100 * x:.2g} %" for x in (*medians.values(), *ends)),
+                f"{cell['lag']:.1f}", size(100 * cell["bytes_a_tick"]),
+            ], cell | {"rule": rule})  # fmt: skip
 
 
-def row(name: str, rule: str, seen: Track, seconds: float) -> dict[str, object]:
-    """What a run says."""
-    out: dict[str, object] = {"model": name, "rule": rule}
-    for updates in (10, 25, 50, 90):
-        found = seen.after(updates)
-        fine = found[~found.isnan()]
-        out[f"median after {updates}"] = float(fine.median()) if fine.numel() else float("nan")
-        out[f"90th after {updates}"] = float(fine.quantile(0.9)) if fine.numel() else float("nan")
-    half = seen.after(50).flatten(1)
-    quarter = max(len(half) // 4, 1)
-    out["first quarter"] = float(half[:quarter].nanmedian())
-    out["last quarter"] = float(half[-quarter:].nanmedian())
-    out |= {key: value for key, value in seen.summary().items() if key not in out}
-    out["largest error"] = float(seen.spread.max())
-    out["last error"] = float(seen.spread[-1].max())
-    return out | {"seconds": seconds}
+class Edges:
+    """Edges of which some change."""
+
+    def __init__(self, nodes: int, share: float, seed: int) -> None:
+        self.random, self.nodes, self.share = np.random.default_rng(seed), nodes, share
+        place = self.random.random((nodes, 2))
+        radius = float(np.sqrt(6.0 / np.pi / nodes))
+        both = near(place, radius)
+        self.pairs = both[:, both[0] < both[1]]
+        others = cKDTree(place).query_pairs(1.5 * radius, output_type="ndarray")
+        self.others = torch.from_numpy(np.sort(others, 1).T.copy())
+
+    def change(self) -> Tensor:
+        """The edges after another change, in both directions."""
+        count = self.pairs.size(1)
+        lost = max(1, round(self.share * count))
+        keep = self.pairs[:, torch.from_numpy(self.random.permutation(count)[lost:])]
+        new = self.others[:, torch.from_numpy(self.random.integers(0, self.others.size(1), lost))]
+        key = torch.cat([keep, new], 1)
+        key = (key[0] * self.nodes + key[1]).unique()
+        self.pairs = torch.stack([key // self.nodes, key % self.nodes])
+        return torch.cat([self.pairs, self.pairs.flip(0)], 1)
+
+
+def stream(given: argparse.Namespace) -> None:
+    """Warm against cold solves."""
+    head = ("model", "updates", "cold, CPU s", "warm, CPU s", "ratio", "iterations, cold → warm",
+            "largest difference")  # fmt: skip
+    record = Record(given.output, "stream", "A graph that changes, solved again and again", head)
+    for name in given.models.split(","):
+        torch.manual_seed(0)
+        model, edges = MODELS[name](2, out_channels=1), Edges(given.nodes, 0.01, 0)
+        model.conv.solver = replace(model.conv.solver, linear=given.linear)
+        solves, x = hogwild.Stream(model), torch.randn(given.nodes, 2)
+        warm, cold, counts, gap = [], [], [], 0.0
+        for update in range(given.updates + 1):
+            edge_index = edges.change()
+            begun = time.process_time()
+            found = solves.update(Data(x=x, edge_index=edge_index))
+            took = time.process_time() - begun
+            if not update:
+                continue  # the first one is cold
+            warm.append(took)
+            if update % given.cold == 0 or update == given.updates:
+                fresh = edge_index.clone()
+                begun = time.process_time()
+                with torch.no_grad():
+                    whole = model.embed(Data(x=x, edge_index=fresh))
+                cold.append(time.process_time() - begun)
+                gap = max(gap, float((whole.value - found.value).abs().max()))
+                counts.append([float(s.iterations.max()) for s in (whole, found)])
+        a, b, steps = float(np.median(cold)), float(np.median(warm)), np.mean(counts, 0)
+        cell = {"model": name, "linear": given.linear, "cold": cold, "warm": warm}
+        record.add([name, f"{given.updates:,}", f"{a:.3f}", f"{b:.3f}", f"{a / b:.1f}",
+                    " → ".join(f"{s:.1f}" for s in steps), f"{gap:.1e}"], cell)  # fmt: skip
 
 
 def main() -> None:
-    """Run the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--rules", default="")
-    parser.add_argument("--nodes", type=int, default=50)
-    parser.add_argument("--degree", type=float, default=6.0)
-    parser.add_argument("--changes", type=int, default=200)
-    parser.add_argument("--updates", type=int, default=100, help="of a node between two changes")
-    parser.add_argument("--speed", type=float, default=0.02)
-    parser.add_argument("--stagger", type=int, default=5)
-    parser.add_argument("--delay", type=int, default=2)
-    parser.add_argument("--epochs", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    every = options.updates * (options.stagger + 1) // 2
-    scenario = swarm(
-        options.nodes, degree=options.degree, changes=options.changes, every=every,
-        speed=options.speed, seed=options.seed,
+    flags = parser(__doc__, "motion or stream")
+    flags.add_argument("--measure", default="swarm", choices=("swarm", "stream"))
+    flags.add_argument("--models", help="default: all that the measure knows")
+    flags.add_argument("--nodes", type=int, help="default: 50, of a stream 10,000")
+    flags.add_argument("--degree", type=float, default=6.0, help="of the swarm; %(default)s")
+    flags.add_argument("--changes", type=int, default=200, help="of the swarm; %(default)s")
+    flags.add_argument("--updates", type=int, help="of a node between two changes (100), of a "
+                       "stream (1000)")  # fmt: skip
+    flags.add_argument("--cold", type=int, default=20, help="every which update is solved cold")
+    flags.add_argument("--linear", default="auto", help="linear systems of a stream: auto or cg")
+    given = flags.parse_args()
+    limit_threads(given.threads or 1)
+    measure, models, nodes, updates = (
+        (swarm, MODELS, 50, 100) if given.measure == "swarm" else
+        (stream, ("energy", "gsd", "ignn"), 10_000, 1000)
     )  # fmt: skip
-    print(f"{scenario!r}, a change every {options.updates} updates of a node", flush=True)
-    rows = []
-    for name in options.models.split(","):
-        rules = options.rules.split(",") if options.rules else RULES[name]
-        for rule in [rule for rule in rules if rule in RULES[name]]:
-            torch.manual_seed(options.seed)
-            model = MODELS[name]()
-            loss = trained(model, options.epochs, options.nodes, options.seed)
-            begun = time.perf_counter()
-            restart = 5 * options.stagger + 1 if rule == "overwriting" else None
-            how = {"rule": "gradient", "step": "momentum"} if rule == "momentum" else {"rule": rule}
-            seen = hogwild.track(
-                model, scenario, **how, restart=restart, stagger=options.stagger,
-                delay=options.delay, seed=options.seed, every=3,
-            )  # fmt: skip
-            rows.append(row(name, rule, seen, time.perf_counter() - begun) | {"loss": loss})
-            print(json.dumps(rows[-1]) if options.json else f"{name}, {rule}: {seen}", flush=True)
-    head = ["model, rule", "10", "25", "50", "90", "first", "last", "lag", "bytes/100 ticks"]
-    body = [
-        [
-            f"{r['model']}, {r['rule']}",
-            *(f"{100 * r[f'median after {u}']:.2g} %" for u in (10, 25, 50, 90)),
-            *(f"{100 * r[f'{q} quarter']:.2g} %" for q in ("first", "last")),
-            f"{r['lag']:.1f}",
-            size(100 * r["bytes_a_tick"]),
-        ]
-        for r in rows
-    ]
-    print(aligned([head, *body]))
+    given.models = given.models or ",".join(models)
+    given.nodes, given.updates = given.nodes or nodes, given.updates or updates
+    measure(given)
 
 
 if __name__ == "__main__":

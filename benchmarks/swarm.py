@@ -9,18 +9,18 @@ runs a chain of 20 nodes, the motes of the Intel Berkeley lab (54 nodes,
 over Zenoh. The rival is the simulator: it replays the schedule that the processes really had, and
 its number of updates is what that schedule allows. ``--faults`` runs the chain under every fault
 ten times, with ten seeds: agents killed, killed and revived, lossy and slow links, agents frozen,
-and a partition that heals; then a GCN through the same faults, overwriting (the paper's rule) and
-caching.
+and a partition that heals; by messages and by balls, then a GCN through the same faults,
+overwriting (the paper's rule) and caching. ``--rules`` compares messages and balls on a network in
+memory, whose clock waits for the agents: there, seconds depend on nothing but the schedule.
 
-Errors are relative to the largest entry of the synchronous answer of the graph at that time. *Said*
-is the time between the moment at which the last agent was unsettled, plus ``--settle-after``, and
-the moment at which all agents said that they were settled.
+Errors are relative to the largest entry of the synchronous answer of the graph at that time. *All
+settled after* is the time from the moment at which the last agent was unsettled, plus
+``--settle-after``, to the moment at which all agents reported that they were settled.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import re
@@ -33,15 +33,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from harness import Record, or_dash, parser
 from torch_geometric.data import Data
-from training_step import described, environment, table, write
 
 import hogwild
 from hogwild.executors.swarm import Faults, Swarm, free_ports, run
 from hogwild.models.export import described as described_model
 from hogwild.models.export import export
 from hogwild.tasks import get
-from hogwild.tasks.families import undirected
+from hogwild.tasks.synthetic import undirected
 from hogwild_node import model as node_model
 from hogwild_node.agent import Agent, Edge
 from hogwild_node.model_file import ModelFile, name_of
@@ -112,8 +112,9 @@ def predicted(model: Any, data: Data, seen: Swarm, rule: str) -> float | None:
     return float(found.price.updates) if bool(found.converged.all()) else None
 
 
-def shown(x: float | None, form: str = ".1f") -> str:
-    return "—" if x is None else format(x, form)
+def new(arguments: argparse.Namespace, name: str, title: str, head: tuple[str, ...]) -> Record:
+    """A record that also names the cores of the machine."""
+    return Record(arguments.output, name, title, head, cores=os.cpu_count())
 
 
 def start(arguments: argparse.Namespace, folder: Path) -> None:
@@ -122,7 +123,8 @@ def start(arguments: argparse.Namespace, folder: Path) -> None:
     path = folder / "alone.hog"
     export(model, path, data=data)
     features = ",".join(map(str, data.x[0].tolist()))
-    rows, cells = [], []
+    head = ("transport", "ready after, s (best of 5)", "resident, MB (worst of 5)")
+    record = new(arguments, "swarm_start", "An agent alone", head)
     for transport in arguments.transports.split(","):
         ready, memory = [], []
         for _ in range(5):
@@ -142,17 +144,13 @@ def start(arguments: argparse.Namespace, folder: Path) -> None:
             memory.append(int(next(x for x in status if x.startswith("VmRSS")).split()[1]) / 1024)
             agent.communicate()
         cell = {"transport": transport, "ready, s": min(ready), "resident, MB": max(memory)}
-        cells.append(cell)
-        rows.append([transport, f"{min(ready):.2f}", f"{max(memory):.0f}"])
-    head = ("transport", "ready after, s (best of 5)", "resident, MB (worst of 5)")
-    finish(arguments, "swarm_start", "An agent alone", head, rows, cells)
-    rows, cells = [], []
+        record.add([transport, f"{min(ready):.2f}", f"{max(memory):.0f}"], cell)
+    head = ("neighbours", "turn with an update, ms", "turn of a settled agent, ms", "ratio")
+    record = new(arguments, "swarm_turns", "Messages in NumPy, one turn", head)
     for degree in (2, 6):
         busy, still = turns(model, data, degree)
-        cells.append({"degree": degree, "update, ms": busy, "settled, ms": still})
-        rows.append([str(degree), f"{busy:.2f}", f"{still:.2f}", f"{busy / still:.0f}"])
-    head = ("neighbours", "turn with an update, ms", "turn of a settled agent, ms", "ratio")
-    finish(arguments, "swarm_turns", "Messages in NumPy, one turn", head, rows, cells)
+        cell = {"degree": degree, "update, ms": busy, "settled, ms": still}
+        record.add([str(degree), f"{busy:.2f}", f"{still:.2f}", f"{busy / still:.0f}"], cell)
 
 
 def turns(model: Any, data: Data, degree: int) -> tuple[float, float]:
@@ -180,15 +178,15 @@ def turns(model: Any, data: Data, degree: int) -> tuple[float, float]:
     return float(np.median(busy[1:])), float(np.median(still))
 
 
-FAULTY = "The chain of 20 under faults"
 SIZES = ("swarm", "transport", "packets", "1e-3 after, s", "updates each", "simulator's updates",
          "ratio", "settled, s", "error", "kB an agent", "MB each", "wrong bounds")  # fmt: skip
 LIMITS = ("model and rule", "fault", "within 1e-6", "worst error", "1e-3 after the last event, s",
-          "said after, s", "wrong bounds", "updates", "kB an agent")  # fmt: skip
+          "all settled after, s", "wrong bounds", "updates", "kB an agent")  # fmt: skip
 
 
 def sizes(arguments: argparse.Namespace, folder: Path) -> None:
-    cells, rows = [], []
+    """Three swarms without faults."""
+    record = new(arguments, "swarm_sizes", "Swarms without faults", SIZES)
     named = {
         "chain of 20": lambda: chain(arguments.epochs, "energy-edge", folder),
         "motes, 54": lambda: motes(arguments.epochs // 5, folder),
@@ -206,30 +204,30 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
                 wanted = predicted(model, data, seen, "messages")
                 work = seen.updates_to(1e-3)
                 ratio = None if wanted is None or work is None else work / wanted
-                cells.append({
+                cell = {
                     "swarm": name, "transport": transport, "precision": precision,
                     "to 1e-3, s": seen.reached(1e-3), "updates to 1e-3": work,
                     "simulator's": wanted, "ratio": ratio, "settled, s": seen.settled_at,
                     "error": seen.deviation, "bytes to settle": seen.bytes, "memory": seen.memory,
                     "rate": seen.rate, "wrong": seen.false_alarms,
-                })  # fmt: skip
-                rows.append([
-                    name, transport, precision, shown(seen.reached(1e-3)), shown(work, ".0f"),
-                    shown(wanted, ".0f"), shown(ratio, ".2f"), shown(seen.settled_at),
-                    f"{seen.deviation:.0e}", f"{seen.bytes / 1000:.0f}", shown(seen.memory, ".0f"),
-                    str(seen.false_alarms),
-                ])  # fmt: skip
-                finish(arguments, "swarm_sizes", "Swarms without faults", SIZES, rows, cells)
+                }  # fmt: skip
+                record.add([
+                    name, transport, precision, or_dash(seen.reached(1e-3)), or_dash(work, ".0f"),
+                    or_dash(wanted, ".0f"), or_dash(ratio, ".2f"), or_dash(seen.settled_at),
+                    f"{seen.deviation:.0e}", f"{seen.bytes / 1000:.0f}",
+                    or_dash(seen.memory, ".0f"), str(seen.false_alarms),
+                ], cell)  # fmt: skip
 
 
 def faults(arguments: argparse.Namespace, folder: Path) -> None:
+    """One swarm with every fault."""
     contenders = {
         "energy GNN, messages": ("energy-edge", "messages"),
         "energy GNN, balls": ("energy-edge", "balls"),
         "GCN, overwriting": ("gcn", "overwriting"),
         "GCN, caching": ("gcn", "caching"),
     }
-    cells, rows = [], []
+    record = new(arguments, "swarm_faults", "The chain of 20 under faults", LIMITS)
     for name, (kind, rule) in contenders.items():
         if arguments.contender not in name:
             continue
@@ -247,20 +245,9 @@ def faults(arguments: argparse.Namespace, folder: Path) -> None:
                     seconds=arguments.seconds, until_settled=kind == "energy-edge",
                 )  # fmt: skip
                 found.append(judged(seen, arguments))
-                cells.append({"model": name, "fault": fault, "seed": seed, **found[-1]})
                 print(name, fault, seed, found[-1], flush=True)
-            rows.append([name, fault, *summary(found)])
-            finish(arguments, "swarm_faults", FAULTY, LIMITS, rows, cells)
-
-
-def merge(arguments: argparse.Namespace) -> None:
-    """One table from the files of several runs of ``--faults`` on one machine."""
-    told = [json.loads((path / "swarm_faults.json").read_text()) for path in arguments.merge]
-    cells, rows = [cell for one in told for cell in one["cells"]], []
-    for name, fault in dict.fromkeys((cell["model"], cell["fault"]) for cell in cells):
-        found = [cell for cell in cells if (cell["model"], cell["fault"]) == (name, fault)]
-        rows.append([name, fault, *summary(found)])
-    finish(arguments, "swarm_faults", FAULTY, LIMITS, rows, cells, told[0]["environment"])
+            cells = [{"model": name, "fault": fault, "seed": s, **f} for s, f in enumerate(found)]
+            record.add([name, fault, *summary(found)], *cells)
 
 
 def judged(seen: Swarm, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -283,7 +270,7 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
 
     def worst(name: str) -> str:
         values = [math.inf if f[name] is None else f[name] for f in found]
-        return shown(None if math.inf in values else max(values))
+        return or_dash(None if math.inf in values else max(values))
 
     mean = {name: sum(f[name] for f in found) / len(found) for name in ("updates", "kB")}
     right = sum(f["error"] <= 1e-6 for f in found)
@@ -294,56 +281,101 @@ def summary(found: list[dict[str, Any]]) -> list[str]:
     ]  # fmt: skip
 
 
-def finish(
-    arguments: argparse.Namespace,
-    name: str,
-    title: str,
-    head: Any,
-    rows: Any,
-    cells: Any,
-    where: Any = None,
-) -> None:
-    where = where or environment("cpu") | {"cores": os.cpu_count()}
-    markdown = f"{title} ({described(where)}).\n\n" + table(head, rows)
-    write(arguments.output, name, {"environment": where, "cells": cells}, markdown)
-    print(markdown)
+def rules(arguments: argparse.Namespace, folder: Path) -> None:
+    """Messages and balls on a clock that waits for the agents."""
+    model, data = fitted(*chain(arguments.epochs, "energy-edge", folder))
+    head = ("rule", "fault", "1e-3 after, s", "turns each", "updates each", "kB until then",
+            "1e-5 after, s", "all within 1e-5")  # fmt: skip
+    title = f"The same agents on a clock that waits for them, {arguments.rate:.0f} turns a second, "
+    record = new(arguments, "swarm_memory", title + f"medians of {arguments.runs} seeds", head)
+    for fault in ("none", "30 % lost, 20 ± 5 ms"):
+        for rule in ("messages", "balls"):
+            runs = range(arguments.runs)
+            found = [timed(model, data, rule, fault, arguments, seed) for seed in runs]
+            middle = {
+                name: float(np.median([math.inf if f[name] is None else f[name] for f in found]))
+                for name in found[0]
+            }
+            cells = [{"rule": rule, "fault": fault, "seed": s, **f} for s, f in enumerate(found)]
+            record.add([
+                rule, fault, f"{middle['to 1e-3, s']:.1f}",
+                f"{arguments.rate * middle['to 1e-3, s']:.0f}", f"{middle['updates']:.0f}",
+                f"{middle['bytes'] / 1000:.1f}", f"{middle['to 1e-5, s']:.1f}",
+                "yes" if all(f["to 1e-5, s"] is not None for f in found) else "no",
+            ], *cells)  # fmt: skip
+
+
+def timed(
+    model: Any, data: Data, rule: str, fault: str, arguments: argparse.Namespace, seed: int
+) -> dict[str, float | None]:
+    """When agents on a network in memory had arrived for good, from their first updates on."""
+    config, tensors = described_model(model)
+    node = node_model.of(ModelFile(config, tensors, name_of(config, tensors)))
+    faulty = FAULTS[fault]
+    network = MemoryNetwork(faulty.get("delay", (0.0, 0.001)), faulty.get("loss", 0.0), seed)
+    src, dst = data.edge_index.tolist()
+    agents = [
+        Agent(
+            node, str(i), data.x[i].numpy(), network.endpoint(str(i)), rule=rule,
+            neighbours={str(a): Edge() for a, b in zip(src, dst, strict=True) if b == i},
+            clock=network.clock,
+        )
+        for i in range(data.num_nodes)
+    ]  # fmt: skip
+    with torch.no_grad():
+        answer = model.embed(hogwild.Inputs.of(data)).value.double().numpy()
+    rng = np.random.default_rng(seed)
+    due = rng.uniform(0.0, 1.0 / arguments.rate, len(agents))  # agents begin at any time of a turn
+    begun, size, seen = 0.0, float(np.abs(answer).max()), Swarm()
+    while network.now < begun + 30.0:
+        i = int(due.argmin())
+        network.now, due[i] = float(due[i]), due[i] + 1.0 / arguments.rate
+        agents[i].turn()
+        if not agents[i].updates:
+            begun = network.now
+        gaps = [np.abs(a.h[0, :, 0] - y).max() for a, y in zip(agents, answer, strict=True)]
+        seen.times.append(network.now - begun)
+        seen.error.append(float(max(gaps)) / size)
+        seen.work.append(float(np.mean([a.updates for a in agents])))
+        seen.sent.append(float(np.mean([a.counts["bytes"] for a in agents])))
+        since = seen.reached(1e-5) if len(seen.times) % 100 == 0 else None
+        if since is not None and seen.times[-1] > since + 3.0:
+            break
+    return {
+        "to 1e-3, s": seen.reached(1e-3), "updates": seen.updates_to(1e-3),
+        "bytes": seen.bytes_to(1e-3), "to 1e-5, s": seen.reached(1e-5),
+    }  # fmt: skip
+
+
+MEASURES = {"start": start, "sizes": sizes, "faults": faults, "rules": rules}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--start", action="store_true", help="one agent alone")
-    parser.add_argument("--sizes", action="store_true", help="three swarms without faults")
-    parser.add_argument("--faults", action="store_true", help="one swarm with every fault")
-    parser.add_argument("--merge", type=Path, nargs="+", help="one table of these --output folders")
-    parser.add_argument(
+    flags = parser(__doc__, "swarm_…")
+    flags.add_argument("--start", action="store_true", help="one agent alone")
+    flags.add_argument("--sizes", action="store_true", help="three swarms without faults")
+    flags.add_argument("--faults", action="store_true", help="one swarm with every fault")
+    flags.add_argument("--rules", action="store_true", help="messages and balls, in memory")
+    flags.add_argument(
         "--only", default="", help="only rows whose name has this (a regular expression)"
     )
-    parser.add_argument("--contender", default="", help="only models whose name has this word")
-    parser.add_argument("--transports", default="udp,zenoh", help="some of %(default)s")
-    parser.add_argument("--runs", type=int, default=10, help="seeds a fault; %(default)s")
-    parser.add_argument("--gcn-runs", type=int, default=3, help="the same for GCNs; %(default)s")
-    parser.add_argument("--rate", type=float, default=15.0, help="turns a second; %(default)s")
-    parser.add_argument("--lease", type=float, default=1.5, help="seconds; %(default)s")
-    parser.add_argument("--settle-after", type=float, default=3.0, help="seconds; %(default)s")
-    parser.add_argument("--seconds", type=float, default=40.0, help="of a run at most; %(default)s")
-    parser.add_argument("--epochs", type=int, default=1500, help="of training; %(default)s")
-    parser.add_argument("--models", type=Path, default=Path("runs/swarm"), help="keeps the models")
-    parser.add_argument("--output", type=Path, help="folder for the results")
-    arguments = parser.parse_args()
+    flags.add_argument("--contender", default="", help="only models whose name has this")
+    flags.add_argument("--transports", default="udp,zenoh", help="some of %(default)s")
+    flags.add_argument("--runs", type=int, default=10, help="seeds a fault; %(default)s")
+    flags.add_argument("--gcn-runs", type=int, default=3, help="the same for GCNs; %(default)s")
+    flags.add_argument("--rate", type=float, default=15.0, help="turns a second; %(default)s")
+    flags.add_argument("--lease", type=float, default=1.5, help="seconds; %(default)s")
+    flags.add_argument("--settle-after", type=float, default=3.0, help="seconds; %(default)s")
+    flags.add_argument("--seconds", type=float, default=40.0, help="of a run at most; %(default)s")
+    flags.add_argument("--epochs", type=int, default=1500, help="of training; %(default)s")
+    flags.add_argument("--models", type=Path, default=Path("runs/swarm"), help="keeps the models")
+    given = flags.parse_args()
     torch.set_num_threads(1)
-    if arguments.start:
-        start(arguments, arguments.models)
-    if arguments.sizes:
-        sizes(arguments, arguments.models)
-    if arguments.faults:
-        faults(arguments, arguments.models)
-    if arguments.merge:
-        merge(arguments)
-    asked = ("start", "sizes", "faults", "merge")
-    if not any(getattr(arguments, name) for name in asked):
-        parser.error(f"expected some of {', '.join('--' + name for name in asked)}")
+    chosen = [measure for name, measure in MEASURES.items() if getattr(given, name)]
+    if not chosen:
+        flags.error(f"expected some of {', '.join('--' + name for name in MEASURES)}")
+    for measure in chosen:
+        measure(given, given.models)
 
 
 if __name__ == "__main__":

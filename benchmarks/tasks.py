@@ -91,6 +91,13 @@ def _dense(rows: Tensor, classes: int) -> Tensor:
     return F.one_hot(rows, classes).double()
 
 
+def lattice(side: int) -> Tensor:
+    """Edges of a square grid."""
+    at = np.arange(side * side).reshape(side, side)
+    right = np.stack([at[:, :-1].ravel(), at[:, 1:].ravel()])
+    return _sorted(np.concatenate([right, np.stack([at[:-1].ravel(), at[1:].ravel()])], 1))
+
+
 def chains(length: int = 100) -> Task:
     edge_index, batch = _paths([length, length])
     x = torch.zeros(2 * length, 2, dtype=torch.float64)

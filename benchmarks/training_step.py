@@ -10,41 +10,35 @@ excluded for all contenders. For each cell (a task and a number of replicas):
    and the exact embeddings of the previous epoch.
 3. On every snapshot each contender makes the same training step from the same warm start:
    ``hogwild`` (default solver, tolerance 1e-8 on the largest entry; on a GPU one replay of the step
-   that was recorded at the first snapshot, as in ``hogwild.train``), ``eager`` (the recipe in eager
-   PyTorch) and ``jax`` (the recipe compiled by JAX; compilation excluded). The recipe stops after
-   50 iterations, converged or not. ``eager-converged`` and ``jax-converged`` are the same recipe
-   with as many iterations as it needs to meet its tolerance (at most 10,000). A training step
+   that was recorded at the first snapshot, as in ``hogwild.train``) and ``jax`` (the recipe
+   compiled by JAX; compilation excluded). The recipe stops after
+   50 iterations, converged or not. ``jax-converged`` is the compiled recipe with as many iterations
+   as it needs to meet its tolerance (at most 10,000). A training step
    shorter than a second is repeated up to five times and its median taken, after one that is not
    measured.
 
-The report has mean milliseconds over the snapshots, the ratio of each contender to hogwild, the
-mean number of forward and adjoint iterations, the energy gradient at the returned embeddings
-(computed by autograd for all contenders; of each snapshot the worst replica), the share of
-snapshots at which a contender missed its own tolerance, and the distance of the parameter gradient
-from hogwild's (relative, all replicas together). Compare cells only within one process on one
-machine.
+The table has hogwild's mean milliseconds over the snapshots, the rivals' times as multiples, the
+2-norm of the energy's gradient at the returned embeddings (by autograd for all contenders;
+median over snapshots of the worst replica), the share of snapshots at which the recipe missed its
+own tolerance, and the distance of its parameter gradient from hogwild's (relative, median). Compare
+cells only within one process on one machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib import metadata
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from harness import Record, limit_threads, parser
 from rivals import (
     Contender,
-    EagerRecipe,
+    ForwardEnergy,
     Hogwild,
     Outcome,
     Parameters,
@@ -56,7 +50,6 @@ from tasks import TASKS, Task
 from torch import Tensor
 
 from hogwild import EnergyGNN
-from hogwild.files import write_atomically
 
 T = TypeVar("T")
 LEARNING_RATE, WEIGHT_DECAY, CLIP = 0.005, 1e-4, 1.0
@@ -66,7 +59,10 @@ SIZES = {
     "cpu": {"chains": 100, "counting": 50, "sums": 200, "coordinates": 135, "rgg": 100_000},
     "cuda": {"chains": 100, "counting": 50, "sums": 1800, "coordinates": 1350, "rgg": 100_000},
 }
-RIVALS = ("eager", "jax", "eager-converged", "jax-converged")
+RIVALS = {
+    "jax": "JAX recipe",
+    "jax-converged": "JAX recipe, converged",
+}
 LENGTHS = {"rgg": (20, 3)}  # (epochs, snapshots) where they are not (500, 10)
 
 
@@ -104,7 +100,7 @@ class Snapshot:
 
 
 @dataclass
-class Record:
+class Contest:
     """One contender on one cell; every list has one entry per snapshot."""
 
     ms: list[float] = field(default_factory=list)
@@ -115,34 +111,8 @@ class Record:
     gradient_error: list[float] = field(default_factory=list)
     missed: list[bool] = field(default_factory=list)
 
-    def time_and_steps(self) -> tuple[float, str]:
-        """Mean milliseconds; mean iterations, with those of the adjoint where there are any."""
-        adjoint = [i for i in self.adjoint_iterations if i is not None]
-        steps = f"{statistics.fmean(self.iterations):.0f}"
-        steps += f" + {statistics.fmean(adjoint):.0f}" if adjoint else ""
-        return statistics.fmean(self.ms), steps
-
-
-def spread(values: list[float]) -> str:
-    """Median / worst over the snapshots."""
-    return f"{statistics.median(values):.0e} / {max(values):.0e}"
-
 
 # -- measuring ------------------------------------------------------------------------------------
-
-
-THREADS = (
-    "CPU threads of every contender; default: one a core. On a machine that others use too, ask "
-    "for fewer than its cores: OpenMP's barriers are very slow when a core is taken away"
-)
-
-
-def limit_threads(count: int | None) -> None:
-    """Let torch use ``count`` threads, and JAX (which reads the process's CPUs) as many."""
-    if count:
-        torch.set_num_threads(count)
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-count:])
 
 
 def timed(step: Callable[[], T], device: str) -> tuple[float, T]:
@@ -204,28 +174,28 @@ def train(cell: Cell, task: Task, device: str) -> tuple[list[Snapshot], list[flo
     return snapshots, times, missed
 
 
-def judge(recipe: EagerRecipe, parameters: Parameters, h: Tensor) -> tuple[float, float]:
+def judge(energy: ForwardEnergy, parameters: Parameters, h: Tensor) -> tuple[float, float]:
     """Max-norm and 2-norm of the energy's gradient at ``h``, of the worst replica."""
     with torch.no_grad():
-        features = recipe.features(parameters)
-    _, gradient = recipe.value_and_gradient(features, h.mT.contiguous())
+        features = energy.features(parameters)
+    _, gradient = energy.value_and_gradient(features, h.mT.contiguous())
     flat = gradient.flatten(1)
     return float(flat.abs().amax()), float(flat.norm(dim=1).amax())
 
 
 def compare(
     snapshots: list[Snapshot], task: Task, contenders: dict[str, Contender], device: str
-) -> dict[str, Record]:
+) -> dict[str, Contest]:
     """Time every contender on every snapshot."""
-    records = {name: Record() for name in contenders}
-    recipe = EagerRecipe(task)
+    records = {name: Contest() for name in contenders}
+    energy = ForwardEnergy(task)
     for snapshot in snapshots:
         reference: Tensor | None = None
         for name, contender in contenders.items():
             ms, outcome = repeated(contender.load(snapshot.parameters, snapshot.h0), device)
             flat = torch.cat([outcome.gradients[n].flatten() for n in snapshot.parameters])
             reference = flat if reference is None else reference  # hogwild comes first
-            largest, norm = judge(recipe, snapshot.parameters, outcome.h)
+            largest, norm = judge(energy, snapshot.parameters, outcome.h)
             record = records[name]
             record.ms.append(ms)
             record.iterations.append(outcome.iterations)
@@ -245,96 +215,53 @@ def compare(
 # -- reporting ------------------------------------------------------------------------------------
 
 
-def environment(device: str) -> dict[str, str | int]:
-    """Versions, device and threads of a measurement."""
-    found: dict[str, str | int] = {"python": platform.python_version()}
-    for package in ("torch", "torch_geometric", "numpy", "scipy", "jax"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    if device == "cuda":
-        found["device"] = torch.cuda.get_device_name()
-    else:
-        info = Path("/proc/cpuinfo")
-        lines = info.read_text().splitlines() if info.exists() else []
-        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-        found["device"] = names[0] if names else platform.processor() or platform.machine()
-    found["threads"] = torch.get_num_threads()
-    return found
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def described(where: dict[str, str | int]) -> str:
-    """An environment in one line."""
-    return ", ".join(f"{key} {value}" for key, value in where.items())
-
-
-def write(folder: Path | None, name: str, results: object, markdown: str) -> None:
-    """Write the JSON and the Markdown where a folder is given."""
-    if folder is not None:
-        write_atomically(folder / f"{name}.json", (json.dumps(results, indent=1) + "\n").encode())
-        write_atomically(folder / f"{name}.md", markdown.encode())
-
-
-def publish(
-    folder: Path | None,
-    name: str,
-    title: str,
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    cells: Sequence[object],
-    device: str = "cpu",
-) -> str:
-    """The Markdown of a table, written with its cells where a folder is given; ``{}`` in the title
-    stands for the machine."""
-    where = environment(device)
-    markdown = title.format(described(where)) + "\n\n" + table(head, rows)
-    write(folder, name, {"environment": where, "cells": cells}, markdown)
-    return markdown
-
-
 def moments(epochs: int, samples: int) -> set[int]:
     """The epochs of ``samples`` snapshots, equally spaced and not the first."""
     return {1 + int((i + 0.5) * (epochs - 1) / samples) for i in range(samples)}
 
 
-HEAD = ("cell", "contender", "ms", "× hogwild", "iterations", "gradient left, max-norm",
-        "gradient left, 2-norm", "missed", "∇θ off by")  # fmt: skip
+HEAD = ("cell", "epochs", "hogwild, ms", *RIVALS.values(), "residual: hogwild",
+        "residual: recipe", "recipe missed its tolerance", "recipe's ∇θ off by")  # fmt: skip
 
 
-def rows(cell: Cell, records: dict[str, Record], epochs_ms: list[float]) -> list[list[str]]:
-    """Lines of the Markdown table."""
-    base = statistics.fmean(records["hogwild"].ms)
-    out: list[list[str]] = []
-    for name, r in records.items():
-        ms, steps = r.time_and_steps()
-        where = f"{cell}: {cell.epochs} epochs, {len(r.ms)} snapshots" if not out else ""
-        error = "" if name == "hogwild" else spread(r.gradient_error)
-        out.append(
-            [where, name, f"{ms:.1f}", f"{ms / base:.2f}", steps, spread(r.residual_max),
-             spread(r.residual_2), f"{statistics.fmean(r.missed):.0%}", error]
-        )  # fmt: skip
-    everything = statistics.fmean(epochs_ms)
-    out.append(["", "hogwild, all epochs", f"{everything:.1f}", f"{everything / base:.2f}"])
-    out[-1] += [""] * (len(HEAD) - len(out[-1]))
-    return out
+def ratio(cell: dict[str, Any], rival: str) -> float | None:
+    """Mean time of a rival divided by hogwild's mean time, on the same snapshots."""
+    if rival not in cell["contenders"]:
+        return None
+    ours, theirs = (statistics.fmean(cell["contenders"][n]["ms"]) for n in ("hogwild", rival))
+    return theirs / ours
+
+
+def times(value: float | None) -> str:
+    """A ratio, for people."""
+    if value is None:
+        return "not run"
+    return f"{value:.2f}×" if value < 1.0 else f"{value:.1f}×"
+
+
+def row(cell: dict[str, Any]) -> list[str]:
+    """The line of a cell in the table."""
+    runs = cell["contenders"]
+    name = f"{cell['task']} ({cell['size']:,}), {cell['replicas']} replica"
+    line = [name + ("s" if cell["replicas"] > 1 else ""), str(cell["epochs"])]
+    line.append(f"{statistics.fmean(runs['hogwild']['ms']):.1f}")
+    line += [times(ratio(cell, rival)) for rival in RIVALS]
+    line.append(f"{statistics.median(runs['hogwild']['residual_2']):.0e}")
+    recipe = runs.get("jax")
+    if recipe is None:
+        return line + ["not run"] * 3
+    missed = recipe["missed"]
+    line.append(f"{statistics.median(recipe['residual_2']):.0e}")
+    line.append(f"{statistics.fmean(missed):.0%} of {len(missed)}")
+    line.append(f"{statistics.median(recipe['gradient_error']):.0e}")
+    return line
 
 
 def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Contender]:
     """The rivals that can run here; prints the others."""
     found: dict[str, Contender] = {}
-    recipes = {"": Recipe(), "-converged": Recipe(max_iter=10_000)}
-    for suffix, recipe in recipes.items():
-        if "eager" + suffix in wanted:
-            found["eager" + suffix] = EagerRecipe(task, recipe)
-    compiled = {"jax" + suffix: recipe for suffix, recipe in recipes.items()}
-    compiled = {name: recipe for name, recipe in compiled.items() if name in wanted}
+    limits = {"jax": Recipe().max_iter, "jax-converged": 10_000}
+    compiled = {name: limit for name, limit in limits.items() if name in wanted}
     if compiled:
         if importlib.util.find_spec("jax") is None:
             print("  jax is not installed: its column is skipped")
@@ -345,42 +272,34 @@ def rivals_for(task: Task, wanted: Sequence[str], device: str) -> dict[str, Cont
                 print(f"  this jax has no {device} device: its column is skipped")
             else:
                 jitted = JaxRecipe(task)
-                found |= {name: jitted.limited(r.max_iter) for name, r in compiled.items()}
+                found |= {name: jitted.limited(limit) for name, limit in compiled.items()}
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="example: python benchmarks/training_step.py --cells chains:1,coordinates:1:20 "
-        "--epochs 30 --samples 2 --rivals eager",
-    )
-    parser.add_argument(
+    flags = parser(__doc__, "training_step")
+    flags.add_argument(
         "--cells",
         default=",".join(CELLS),
         help="comma-separated TASK[:REPLICAS[:SIZE]]; SIZE is the number of graphs (sums, "
         "coordinates), of nodes (rgg), the length (chains) or the longest (counting); "
         "default: %(default)s",
     )
-    parser.add_argument(
+    flags.add_argument(
         "--rivals",
-        default="eager,jax,jax-converged",
+        default=",".join(RIVALS),
         help=f"some of {', '.join(RIVALS)}; '' for none; default: %(default)s",
     )
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--threads", type=int, help=THREADS)
-    parser.add_argument("--epochs", type=int, help="default: 500, rgg 20")
-    parser.add_argument("--samples", type=int, help="snapshots a cell; default: 10, rgg 3")
-    parser.add_argument("--output", type=Path, help="folder for training_step.json and .md")
-    arguments = parser.parse_args()
+    flags.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    flags.add_argument("--epochs", type=int, help="default: 500, rgg 20")
+    flags.add_argument("--samples", type=int, help="snapshots a cell; default: 10, rgg 3")
+    arguments = flags.parse_args()
     limit_threads(arguments.threads)
     device, wanted = arguments.device, [r for r in arguments.rivals.split(",") if r]
     if unknown := set(wanted) - set(RIVALS):
-        raise SystemExit(f"unknown rivals {sorted(unknown)}; expected some of {RIVALS}")
-
-    results: dict[str, Any] = {"environment": environment(device), "cells": []}
-    lines: list[list[str]] = []
+        flags.error(f"unknown rivals {sorted(unknown)}; expected some of {', '.join(RIVALS)}")
+    title = "A training step against the paper's recipe"
+    record = Record(arguments.output, "training_step", title, HEAD, device)
     for text in arguments.cells.split(","):
         cell = Cell.parse(text, device, arguments.epochs, arguments.samples)
         print(f"{cell}: {cell.epochs} epochs, {cell.samples} snapshots", flush=True)
@@ -389,22 +308,15 @@ def main() -> None:
         contenders: dict[str, Contender] = {"hogwild": Hogwild(task, build(task, cell.replicas))}
         contenders |= rivals_for(task, wanted, device)
         records = compare(snapshots, task, contenders, device)
-        results["cells"].append(
-            {
-                **asdict(cell),
-                "nodes": len(task.x),
-                "edges": task.edge_index.size(1),
-                "snapshot_epochs": [s.epoch for s in snapshots],
-                "epochs_ms": epochs_ms,
-                "epochs_missed": missed,
-                "contenders": {name: asdict(record) for name, record in records.items()},
-            }
-        )
-        lines += rows(cell, records, epochs_ms)
-        place = described(environment(device))
-        markdown = f"Cost of a training step ({place}).\n\n" + table(HEAD, lines)
-        write(arguments.output, "training_step", results, markdown)  # write finished cells
-    print("\n" + markdown)
+        found = asdict(cell) | {
+            "nodes": len(task.x),
+            "edges": task.edge_index.size(1),
+            "snapshot_epochs": [s.epoch for s in snapshots],
+            "epochs_ms": epochs_ms,
+            "epochs_missed": missed,
+            "contenders": {name: asdict(contest) for name, contest in records.items()},
+        }
+        record.add(row(found), found)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -13,6 +14,14 @@ from torch_geometric.data import Data
 
 from hogwild import EnergyGNN
 from hogwild.models.export import export
+
+
+def wait(good, seconds=60.0):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not good():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 def ports(count):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from hogwild.cluster.work import Links, Nothing, Solve, Steps
+from hogwild.cluster.work import Links, Solve, Work
 from hogwild.cluster.worker import Worker
 from hogwild.graph import Graph
 from hogwild.models.gsd import GSDProblem, _links
@@ -52,32 +52,27 @@ def parts(graph, owner, count, hops):
                 sends[q] = local[some]
         ends = torch.stack([local[graph.src[edges]], local[graph.dst[edges]]])
         sub = Graph.of(ends, everyone.numel()) if nodes.numel() else None
-        out.append(
-            (everyone, edges, sub, Links(nodes.numel(), nodes.numel(), sends, receives, edges))
-        )
+        out.append((everyone, edges, sub, Links(nodes.numel(), nodes.numel(), sends, receives)))
     return out
 
 
-def workers(problem, owner, count, kind="solve", tol=1e-10, folder=None):
+def workers(problem, owner, count, tol=1e-10, folder=None):
     """A worker for each part of a problem, and a function that makes one again."""
-    hops = 2 if isinstance(problem, Objective) and kind == "solve" else 1
+    hops = 2 if isinstance(problem, Objective) else 1
     cuts = parts(problem.graph, owner, count, hops)
 
     def make(p):
         everyone, edges, sub, links = cuts[p]
         if not links.owned:
-            return Worker(p, Nothing(problem.replicas, problem.channels, problem.start()))
+            return Worker(p, Work(links, problem.start()[..., :0]))
         local = replace(problem.cut(problem.replicas, None, everyone, edges), graph=sub)
         if isinstance(local, GSDProblem):  # the pairs of nodes have other numbers
             number, rows, cols = _links(sub)
             twice = 0.5 * torch.cat([local.weight, local.weight])
             pair = scatter(twice, number, rows.numel() + 1)[:-1]
             local = replace(local, pair=pair * local.root[rows] * local.root[cols])
-        if kind == "solve":
-            solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
-            work = Solve(local, links, tol, solver=solver)
-        else:
-            work = Steps(local, links, tol, rule=kind)
+        solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
+        work = Solve(local, links, tol, solver=solver)
         return Worker(p, work, None if folder is None else folder / f"{p}.npz")
 
     return [make(p) for p in range(count)], make

@@ -1,72 +1,101 @@
-"""The documents' numbers are those of the committed results."""
+"""Benchmarks run, and the documents' numbers are those of the committed records."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+import all as every  # noqa: E402
+import rivals  # noqa: E402
+import tasks  # noqa: E402
+
+from hogwild.solvers import Newton  # noqa: E402
+
+SHARED = {"all.py", "harness.py", "report.py", "rivals.py", "rivals_jax.py", "tasks.py"}
+"""Modules without a measurement of their own."""
+OTHERS = {"before_after.py": "two versions", "deadlines.py": "hours", "deadlines_page.py": "a page"}
+"""Not on the page of benchmarks, and why."""
 SHORT = {
-    "baselines.py": "--epochs 3 --runs 1 --ticks 100 --tasks chains",
-    "c_agent.py": "--updates 100",
-    "cluster.py": "--side 10 --workers 2 --models gsd --rounds 1",
-    "certificates.py": "--lengths 4 --epochs 5 --ticks 60",
     "deadlines.py": "--tasks robots --models gcn ignn --epochs 2 --schedules 1 --graphs 2 "
     "--ticks 50",
-    "deadlines_page.py": "--check",
-    "ensemble.py": "--tasks chains --models gcn,energy-edge --replicas 3 --singles 1 --epochs 2",
-    "epochs.py": "--sets MUTAG --widths 2 --epochs 2",
-    "large.py": "--nodes 1000 --models gsd --threads 1",
-    "memory.py": "--cells chains:1 --steps 1",
-    "motion.py": "--models gsd,gcn --nodes 8 --degree 3 --changes 2 --updates 20",
-    "rivals.py": "--check",
-    "rules.py": "--lengths 5 --epochs 20 --seeds 1 --runs 1 --ticks 200",
-    "rules.py, cycles": "--cycles --runs 1 --ticks 60",
-    "steps.py": "--tasks mutag --schedules 1 --graphs 2 --ticks 20",
-    "swarm_rules.py": "--memory --balls --nodes 9 --runs 1 --epochs 20",
-    "ticks.py": "--cells 50x2x1 --seconds 0.2",
-    "stream.py": "--nodes 300 --updates 3 --cold 1",
-    "training_step.py": "--cells chains:1:10 --epochs 5 --samples 1 --rivals eager",
 }
-"""Benchmarks that run in seconds, each with its flags."""
-LONG = {"before_after.py", "page.py", "report.py", "rivals_jax.py", "swarm.py", "tasks.py"}
-"""The others need a second version, a browser, JAX or minutes, or are no commands with flags."""
 
 
 def test_every_benchmark_is_run_or_named():
-    found = {path.name for path in (ROOT / "benchmarks").glob("*.py")}
-    assert found == {name.partition(",")[0] for name in SHORT} | LONG
+    found = {path.name for path in BENCHMARKS.glob("*.py")}
+    assert found == SHARED | {run.script for run in every.RUNS.values()} | set(OTHERS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", every.RUNS)
 def test_benchmarks_run(name):
-    place = ROOT / "benchmarks" / name.partition(",")[0]
-    subprocess.run([sys.executable, place, *SHORT[name].split()], check=True)
+    run = every.RUNS[name]
+    assert every.call(run, run.tiny, None) == 0
 
 
-def test_documents_match_the_results():
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "report.py", "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.slow
+def test_deadlines_run():
+    run = every.Run("deadlines.py", SHORT["deadlines.py"])
+    assert every.call(run, run.tiny, None) == 0
+
+
+@pytest.mark.parametrize("script", ["report.py", "deadlines_page.py"])
+def test_documents_match_the_records(script):
+    call = [sys.executable, BENCHMARKS / script, "--check"]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_deadlines_match_the_results():
-    place = ROOT / "benchmarks" / "deadlines_page.py"
-    done = subprocess.run(
-        [sys.executable, place, "--check"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_records_and_scripts_of_the_page_exist():
+    """Those of today; scripts that are gone stand with their commit."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    records = re.findall(r"`(?:results/)?((?:cpu|h200|chunks|cores16|balls)/[\w.-]+)`", text)
+    assert len(records) > 20
+    for name in records:
+        assert (BENCHMARKS / "results" / name).is_file(), name
+    for script in re.findall(r"\b(\w+\.py)\b[^`]*`(?! of commit)", text):
+        assert (BENCHMARKS / script).is_file(), script
 
 
-def test_the_table_of_steps_is_that_of_the_page():
-    place = ROOT / "benchmarks" / "steps.py"
-    done = subprocess.run(
-        [sys.executable, place, "--table"], capture_output=True, text=True, check=True
+PROBLEMS = {
+    "chains": lambda: tasks.chains(20),
+    "counting": lambda: tasks.counting(8),
+    "sums": lambda: tasks.sums(4, 10),
+    "coordinates": lambda: tasks.coordinates(4),
+    "rgg": lambda: tasks.rgg(300),
+}
+
+
+def apart(a, b):
+    """The relative distance of two tensors."""
+    return float((a - b).norm() / b.norm().clamp_min(1e-300))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_rivals_agree(name):
+    """Energies by a forward pass, and the recipe with tight tolerances where JAX is installed."""
+    task = PROBLEMS[name]()
+    model = rivals.build(task, 3, Newton(atol=1e-12))
+    parameters = {key: p.detach().clone() for key, p in model.named_parameters()}
+    h0 = torch.randn(3, len(task.x), 2, dtype=torch.float64)
+    energy = rivals.ForwardEnergy(task)
+    found = energy.energy(energy.features(parameters), h0.mT)
+    assert apart(found, model.energy(h0, rivals.inputs_of(task)).detach().sum(-1)) < 1e-12
+    pytest.importorskip("jax")
+    from rivals_jax import JaxRecipe
+
+    tight = rivals.Recipe(tolerance=1e-10, max_iter=5000, cg_tolerance=1e-12)
+    ours, theirs = (
+        contender.load(parameters, h0)()()
+        for contender in (rivals.Hogwild(task, model), JaxRecipe(task, tight))
     )
-    assert done.stdout in (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
+    assert apart(theirs.h, ours.h) < 1e-6
+    gradients = (torch.cat([o.gradients[n].flatten() for n in parameters]) for o in (theirs, ours))
+    assert apart(*gradients) < 1e-6
+    assert not theirs.missed

@@ -6,9 +6,6 @@ engine claims at most, for each way. :data:`OPTIONS` has what models and graphs 
 must answer. Cases are drawn by seed, such that each pair of options, the engine included, occurs in
 a case that is answered.
 
-``work="auto"`` of a cluster chooses by the time that trials take, so that its runs differ from
-machine to machine; tests/cluster/test_choice.py has it.
-
 The page of ``hogwild serve`` has no engine of its own: its sides are the simulations of ``track``.
 """
 
@@ -278,12 +275,12 @@ def at_the_end(model, scenario):
     return run.h[0], None, 1e-6
 
 
-def cluster(workers, work="solve", **options):
+def cluster(workers, **options):
     """Parts in this process, with late and lost packets."""
     given = {"disorder": Disorder(seed=1, delay=1, loss=0.1) if workers > 1 else None} | options
 
     def engine(model, data):
-        run = infer(model, data, workers, work=work, partition="search", tol=1e-6, **given)
+        run = infer(model, data, workers, partition="search", tol=1e-6, **given)
         assert run.converged, run
         claim = run.error_bar.relative
         assert claim is None or claim <= 2e-6, run
@@ -398,8 +395,6 @@ ENGINES = {
     "follow": following,
     "one part": cluster(1),
     "parts": cluster(3),
-    "parts by messages": cluster(3, "messages"),
-    "parts by fixed-point": cluster(3, "fixed-point"),
     "agents": agents(),
     "agents with balls": agents("balls"),
     "C": nodes_in_c,
@@ -407,7 +402,6 @@ ENGINES = {
 LONG = {
     "momentum": simulated("gradient", step="momentum"),
     "small balls": simulated("balls", radius=1),
-    "parts by gradient": cluster(3, "gradient"),
     "agents by gradient": agents("gradient"),
     "agents with small balls": agents("balls", radius=1),
     "agents in C": agents(in_c=True),
@@ -421,8 +415,7 @@ STEPS = ("messages", "gradient", "momentum")
 BALLS = ("balls", "small balls")
 ROUNDS = ("caching", "waiting", "resending", "in step")
 TRACKS = ("track", "follow")
-PARTS = ("one part", "parts", "parts by messages", "parts by gradient",
-         "parts by fixed-point")  # fmt: skip
+PARTS = ("one part", "parts")
 AGENTS = ("agents", "agents with balls", "C", "agents by gradient", "agents with small balls",
           "agents in C")  # fmt: skip
 
@@ -440,9 +433,6 @@ REFUSED = [
     ({"engine": TRACKS, "replicas": (2,)}, "expected a model of one parameter set"),
     ({"engine": PARTS, "model": (*STACKS, *LAYERS)}, "expected one implicit layer"),
     ({"engine": PARTS, "graph": ("batch",)}, "a batch of 3 graphs; expected one graph"),
-    ({"engine": PARTS[2:4], "model": MAPS}, UNFIT),
-    ({"engine": PARTS[2:4], "model": ENERGIES, "graph": ("directed",)}, ONE_WAY),
-    ({"engine": PARTS[4:], "model": ENERGIES}, UNFIT),
     ({"engine": AGENTS, "model": (*STACKS, "max", "scarselli", "gat")}, "without torch"),
     ({"engine": AGENTS, "pool": ("mean",)}, "a node knows only itself and its neighbours"),
     ({"engine": WITH_NAMES, "graph": ("loops",)}, "agent 0 is its own neighbour"),

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from hogwild import EnergyGNN
 from hogwild.models.export import export
-from hogwild.web.watched import watched
+from hogwild.web.watch import watch
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = sorted((DOCS / "guides").glob("*.md"))
@@ -65,7 +65,7 @@ def test_the_five_agents_of_the_guide_settle(tmp_path):
         pytest.skip("there is no bash")
     words = [bash, "-c", f"{text}\nread\nkill $(jobs -p)\nwait"]
     shell = subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE)
-    found = watched(f"127.0.0.1:{free[0]}")
+    found = watch(f"127.0.0.1:{free[0]}")
     try:
         seen = {}
         for _ in range(600):

@@ -45,10 +45,10 @@ def data():
 WALKS = {
     ("EnergyGNN", "forward"): 26,
     ("EnergyGNN", "simulate"): 56,
-    ("EnergyGNN", "infer"): 50,
+    ("EnergyGNN", "infer"): 43,
     ("SoftEnergyGNN", "forward"): 31,
     ("SoftEnergyGNN", "simulate"): 50,
-    ("SoftEnergyGNN", "infer"): 46,
+    ("SoftEnergyGNN", "infer"): 39,
 }
 
 

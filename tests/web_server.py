@@ -8,7 +8,7 @@ import time
 import uvicorn
 
 from hogwild.web import server as web
-from hogwild.web.home import home
+from hogwild.web.show import home
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ def graph(trained, tmp_path):
 
 
 def test_answers_files_and_pictures(printed, trained, graph, tmp_path):
-    flags = [graph, "--work", "solve", "--out", str(tmp_path / "run")]
+    flags = [graph, "--out", str(tmp_path / "run")]
     pictures = ["--plot", str(tmp_path / "run.png"), "--map", str(tmp_path / "map.png")]
     code, said = printed("cluster", *flags, *pictures)
     assert code == 0
@@ -43,7 +43,6 @@ def test_answers_files_and_pictures(printed, trained, graph, tmp_path):
         (["GRAPH", "--workers", "2", "--address", "127.0.0.1:1"], "--address '127.0.0.1:1'"),
         (["GRAPH", "--workers", "0"], "--workers 0"),
         (["GRAPH", "--tol", "2"], "--tol 2"),
-        (["GRAPH", "--work", "fixed-point"], "does not fit"),
         (["WIDE"], "7 features a node"),
         (["BROKEN"], "broken.npz"),
     ],

@@ -17,12 +17,11 @@ ray = pytest.importorskip("ray")
 
 from hogwild import GSDGNN, IGNN, EnergyGNN  # noqa: E402
 from hogwild.cluster import Trainer, infer  # noqa: E402
-from hogwild.cluster.actor import connect  # noqa: E402
-from hogwild.cluster.actors import Actors  # noqa: E402
-from hogwild.cluster.bound import error_bar  # noqa: E402
-from hogwild.cluster.host import Plan, convolution, save_model  # noqa: E402
+from hogwild.cluster.actors import Actors, connect  # noqa: E402
+from hogwild.cluster.host import Plan, convolution  # noqa: E402
 from hogwild.cluster.inference import gathered  # noqa: E402
-from hogwild.cluster.setup import Place, prepared  # noqa: E402
+from hogwild.cluster.setup import Place, prepared, save_model  # noqa: E402
+from hogwild.cluster.work import error_bar  # noqa: E402
 from hogwild.testing import random_graph  # noqa: E402
 
 MODELS = {
@@ -56,7 +55,7 @@ def engine(tmp_path_factory):
     model, data = case("gsd")
     folder = tmp_path_factory.mktemp("actors")
     with prepared(model, data, 2, Place(folder=folder / "first")) as setup:
-        plan = Plan(store=setup.store.folder, model=save_model(model, folder / "model.pt"))
+        plan = Plan(store=setup.store.folder, model=save_model(model, folder))
         with (
             pytest.MonkeyPatch.context() as patch,
             Actors(plan, 2, restarts=100, every=0.05) as found,
@@ -70,7 +69,7 @@ def solved(engine, name, folder, seed=0, during=None, barriers=False):
     model, data = case(name, seed=seed)
     with prepared(model, data, 2, Place(folder=folder)) as setup:
         plan = Plan(
-            store=setup.store.folder, model=save_model(model, folder / "model.pt"),
+            store=setup.store.folder, model=save_model(model, folder),
             checkpoints=folder / "checkpoints", hops=convolution(model).hops, tol=1e-7,
         )  # fmt: skip
         engine.load(plan)
@@ -103,7 +102,7 @@ def kill_one(engine, seed):
     """Kill -9 one of the actors' processes at a random moment."""
     draw = random.Random(seed)
     engine.load(engine.plan)  # those killed before are back
-    pids = engine.pids()
+    pids = ray.get([actor.pid.remote() for actor in engine.actors])
 
     def later():
         time.sleep(draw.uniform(0.0, 0.6))
@@ -196,7 +195,7 @@ def test_a_killed_node_of_a_cluster(tmp_path):
 
     try:
         run = infer(
-            model, data, 2, work="solve", address=cluster.address, folder=tmp_path / "run",
+            model, data, 2, address=cluster.address, folder=tmp_path / "run",
             slow={0: 300.0, 1: 300.0}, seconds=300.0, watch=watch,
         )  # fmt: skip
     finally:

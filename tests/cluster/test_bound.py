@@ -17,7 +17,6 @@ MODELS = {
     "ignn": lambda **kw: IGNN(3, out_channels=1, hidden_channels=4, **kw),
     "eignn": lambda **kw: EIGNN(3, out_channels=1, hidden_channels=4, **kw),
 }
-RULES = {"energy": ("messages", "gradient"), "gsd": ("messages", "gradient")}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -26,11 +25,10 @@ RULES = {"energy": ("messages", "gradient"), "gsd": ("messages", "gradient")}
 def test_the_bar_is_never_below_the_true_error(name, draw):
     """Also where a run is stopped at any update, and where no tolerance can be met."""
     seed = draw.draw(st.integers(0, 10**6), "seed")
-    double, standardised, by_rule = (draw.draw(st.booleans(), what) for what in "dsr")
+    double, standardised = (draw.draw(st.booleans(), what) for what in "ds")
     solve_dtype = draw.draw(st.sampled_from([torch.float64, torch.float32, None]), "solve_dtype")
     tol = 10.0 ** -draw.draw(st.integers(1, 15), "digits")
     workers, most = draw.draw(st.integers(1, 4), "workers"), draw.draw(st.integers(1, 12), "looks")
-    work = draw.draw(st.sampled_from(RULES.get(name, ("fixed-point",)))) if by_rule else "solve"
     torch.manual_seed(seed)
     graph, dtype = random_graph([11, 1, 3], seed=seed), torch.float64 if double else torch.float32
     x = (3.0 * torch.randn(15, 3, dtype=torch.float64) + 7.0).to(dtype)
@@ -44,7 +42,7 @@ def test_the_bar_is_never_below_the_true_error(name, draw):
         return next(looks, None) is not None
 
     run = infer(
-        model, data, workers, tol=tol, work=work, partition="search",
+        model, data, workers, tol=tol, partition="search",
         disorder=Disorder(seed=seed, delay=seed % 3), watch=watch,
     )  # fmt: skip
     assert distance(run, model, data) <= run.error_bar.error
@@ -59,7 +57,7 @@ def test_the_bar_of_parts_is_the_root_of_the_sum_of_their_squares():
     data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
     model = GSDGNN(3, out_channels=1, beta=0.0).double()
     run = infer(
-        model, data, 5, work="solve", partition="search", disorder=Disorder(),
+        model, data, 5, partition="search", disorder=Disorder(),
         watch=lambda *_: False, tol=0.5,
     )  # fmt: skip
     assert run.error_bar.error == pytest.approx(distance(run, model, data), rel=1e-9)

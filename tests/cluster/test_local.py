@@ -5,8 +5,8 @@ import torch
 from cluster_parts import gather, owners, workers
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.cluster.bound import error_bar
 from hogwild.cluster.engine import Disorder, run
+from hogwild.cluster.work import error_bar
 from hogwild.testing import check_executor, random_graph
 
 DOUBLE = {"dtype": torch.float64}
@@ -32,27 +32,15 @@ def error(found, owner, answer):
     return float((gather(found, owner) - answer).norm() / answer.norm())
 
 
-def execute(kind, disorder):
-    """An executor as :func:`check_executor` calls it; the rule says what parts do."""
-
-    def call(problem, rule, seed):
-        names = {"GradientRule": "gradient", "MessageRule": "messages"}
-        work = kind or names.get(type(rule).__name__, "fixed-point")
+@pytest.mark.parametrize("disorder", [{}, {"delay": 6, "loss": 0.3}])
+def test_check_executor(disorder):
+    def execute(problem, rule, seed):
         owner = owners(problem.graph.num_nodes, 3)
-        found, _ = workers(problem, owner, 3, work, tol=1e-8)
+        found, _ = workers(problem, owner, 3, tol=1e-8)
         assert run(found, Disorder(seed=seed, **disorder))
         return gather(found, owner)
 
-    return call
-
-
-@pytest.mark.parametrize("disorder", [{}, {"barriers": True}, {"delay": 6, "loss": 0.3}])
-def test_check_executor(disorder):
-    check_executor(execute("solve", disorder))
-
-
-def test_check_executor_with_rules():
-    check_executor(execute(None, {"delay": 3, "loss": 0.2}))
+    check_executor(execute)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -107,11 +95,11 @@ def test_a_restarted_worker_hears_embeddings_and_not_only_versions(tmp_path):
     a.has_arrived(1, mail, b.version[0])
     b = make(1)  # it has forgotten what it heard
     short = a.outgoing(1)
-    assert not short.packet  # the first life has the embeddings
+    assert short.packet is None  # the first life has the embeddings
     assert not b.receive(0, short)
     a.has_arrived(1, short, None)
     assert a.owes(1)
-    assert a.outgoing(1).packet
+    assert a.outgoing(1).packet is not None
 
 
 def test_mail_to_an_earlier_life_does_not_count(tmp_path):
@@ -125,4 +113,4 @@ def test_mail_to_an_earlier_life_does_not_count(tmp_path):
     b = make(1)
     a.receive(1, b.outgoing(0))  # before the news that the mail has arrived
     a.has_arrived(1, mail, early)
-    assert a.outgoing(1).packet
+    assert a.outgoing(1).packet is not None

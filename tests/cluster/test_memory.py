@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
+import torch
+from torch_geometric.data import Data
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN, SoftEnergyGNN
-from hogwild.cluster import memory
-from hogwild.cluster.generate import grid
-from hogwild.cluster.memory import available, predict, predict_parts, require_memory
-from hogwild.cluster.partitioning import partition
+from hogwild.cluster import setup
+from hogwild.cluster.cutting import partition
+from hogwild.cluster.setup import available, predict, predict_parts, require_memory
 from hogwild.cluster.store import Store
+from hogwild.cluster.whole import Whole
 from hogwild.errors import CapacityError
+from hogwild.testing import random_graph
 
 LARGE = 10_000_000
 
@@ -55,7 +58,9 @@ def test_layers_that_are_not_solved_have_no_prediction():
 
 
 def test_every_part_of_a_store(tmp_path):
-    whole = grid(20)
+    graph = random_graph([400])
+    ends = torch.stack([graph.src, graph.dst])
+    whole = Whole.of(Data(x=torch.ones(400, 2), edge_index=ends))
     store = Store.write(tmp_path / "s", whole, partition(whole, 3).part)
     model = EnergyGNN(2, out_channels=1)
     found = predict_parts(model, store)
@@ -78,7 +83,7 @@ def test_available_memory_is_read_from_the_system(tmp_path, monkeypatch):
     def elsewhere(path):
         return tmp_path / real(path).relative_to("/")
 
-    monkeypatch.setattr(memory, "Path", elsewhere)
+    monkeypatch.setattr(setup, "Path", elsewhere)
     assert available() is None
     require_memory([1 << 60])  # the system does not say
     (tmp_path / "proc").mkdir()

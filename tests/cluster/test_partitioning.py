@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hogwild.cluster.partitioning import METHODS, Partition, partition
+from hogwild.cluster.cutting import METHODS, Partition, partition
 from hogwild.cluster.whole import Whole
 from hogwild.errors import ConfigError
 
@@ -54,7 +54,7 @@ def test_any_graph_and_any_number_of_parts(nodes, parts, pairs):
 
 def test_without_metis(monkeypatch):
     """As if pymetis were not installed."""
-    monkeypatch.setattr("hogwild.cluster.partitioning.find_spec", lambda name: None)
+    monkeypatch.setattr("hogwild.cluster.cutting.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     whole = lattice(10)
     assert partition(whole, 4).method == "coordinates"

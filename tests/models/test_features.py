@@ -91,8 +91,6 @@ def test_everything_sees_standardised_features(name):
     if isinstance(model, ScarselliGNN):
         h = torch.randn_like(found.value)
         assert torch.equal(model.penalty(h, Inputs(*mine)), plain.penalty(h, Inputs(*theirs)))
-        a, b = model.contractivity(h, Inputs(*mine)), plain.contractivity(h, Inputs(*theirs))
-        assert torch.equal(a.rho, b.rho)
 
 
 @pytest.mark.parametrize(

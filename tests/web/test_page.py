@@ -8,7 +8,7 @@ from agents_by_hand import at_addresses, by_hand, ports
 from web_browser import axe, chromium, missing
 from web_server import served
 
-from hogwild.web.home import home
+from hogwild.web.show import home
 
 if missing() is not None:
     pytest.skip(missing(), allow_module_level=True)

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 from hogwild.errors import ConfigError
 from hogwild.web import server as web
-from hogwild.web.guard import host_is_fine
+from hogwild.web.server import host_is_fine
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def test_a_session_ends(viewer):
 
 
 def test_a_recording_does_not_grow_without_end(viewer, monkeypatch):
-    monkeypatch.setattr("hogwild.web.kept.LONGEST_TRACE", (1000, 500))
+    monkeypatch.setattr("hogwild.web.stage.LONGEST_TRACE", (1000, 500))
     viewer.send(do="again")
     viewer.until(lambda v: v.scene["recorded"] > 0 and not v.scene["recording"], "no end")
     views = sum(tick.view.numel() for tick in viewer.session.stage.recording.trace.ticks)

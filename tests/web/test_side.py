@@ -9,7 +9,7 @@ from hogwild import track
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.moving import Beliefs, Frame, Scenario
 from hogwild.asynchrony.trace import Trace
-from hogwild.web.shelf import MODELS, measured, trained
+from hogwild.web.pretrained import MODELS, measured, trained
 from hogwild.web.side import RESTART, Side, settings
 from hogwild.web.worlds import TASKS, World
 

@@ -122,8 +122,7 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"
-    aim = f"training for a deadline, train(…, deadline={max(1, round(SLOW * cone.mean))})"
-    said = "; ".join(filter(None, (sooner(one.settings.rule), rule.tuning.format(aim=aim))))
+    said = "; ".join(filter(None, (sooner(one.settings.rule), rule.tuning)))
     return f"What would help {name}: {said}"
 
 

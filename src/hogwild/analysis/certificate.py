@@ -37,8 +37,6 @@ class RunOnParts(Protocol):
     """What a certificate reads of a run of :func:`hogwild.cluster.infer`."""
 
     workers: int
-    work: str
-    reason: str
     guarantee: str
 
 

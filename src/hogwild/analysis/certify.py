@@ -29,8 +29,7 @@ from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv, GraphModule, Kind
 from hogwild.models.check import runnable
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating, uncompiled
 from hogwild.ops import as_field
 from hogwild.problems.base import Problem
@@ -59,7 +58,7 @@ def certify(
             tick changes no gradient by more than a move of all embeddings by ``drift`` could;
             quadratic energies on a fixed graph (``GSDGNN``) do so by themselves.
         run: What :func:`hogwild.cluster.infer` returned for this model. The certificate then also
-            says what the parts did between two exchanges, why, and what is proved of them.
+            says what is proved of the parts.
         options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages, and for soft ones whose condition number
             is at most 100 gradient steps. More is proved of these with ``step="certified"``.
@@ -71,8 +70,7 @@ def certify(
     proved = certified(found, Inputs.of(data), Settings(stagger, delay, **options), drift)
     if run is None:
         return proved
-    work = f"{run.workers} parts, work between two exchanges: {run.work}"
-    return replace(proved, parts=(work, f"parts: {run.guarantee}"))
+    return replace(proved, parts=(f"{run.workers} parts: {run.guarantee}",))
 
 
 @torch.no_grad()

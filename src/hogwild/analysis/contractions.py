@@ -60,8 +60,8 @@ def certify_fixed_point(
         return replace(
             found,
             reason="nothing is proved: no bound on the modulus of its map is known "
-            "(FixedPoint.modulus). For a ScarselliGNN model.contractivity(h, data) measures the "
-            "modulus at one point, in the norm that matters.",
+            "(FixedPoint.modulus). For a ScarselliGNN model.penalty(h, data) is zero only where "
+            "the map contracts, near one point, in the norm that matters.",
         )
     worst = float(modulus.max())
     found.constants["modulus"] = worst

@@ -41,7 +41,7 @@ from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
-from hogwild.models.wrapping import WrappedGNN
+from hogwild.models.wrapped import WrappedGNN
 from hogwild.progress import wrapped
 from hogwild.rules import about, fitting
 

@@ -3,15 +3,14 @@
 Only several workers need Ray, which is imported when they start.
 """
 
-from hogwild.cluster.bound import ErrorBar
+from hogwild.cluster.cutting import Partition, partition
 from hogwild.cluster.engine import Disorder
-from hogwild.cluster.inference import infer
-from hogwild.cluster.partitioning import Partition, partition
-from hogwild.cluster.result import ClusterRun, Trace
+from hogwild.cluster.inference import ClusterRun, Trace, infer
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store
 from hogwild.cluster.training import Fit, Trainer, fit
 from hogwild.cluster.whole import Whole
+from hogwild.cluster.work import ErrorBar
 
 __all__ = [
     "ClusterRun", "Disorder", "ErrorBar", "Fit", "Partition", "Store", "Trace", "Trainer", "Whole",

@@ -42,10 +42,6 @@ class Engine(ABC):
         """Call a method of all hosts; returns their results."""
 
     @abstractmethod
-    def one(self, number: int, method: str, *args: Any) -> Any:
-        """Call a method of one host."""
-
-    @abstractmethod
     def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
         """Let all workers work until they are done, or for so many seconds; returns whether they
         are. Afterwards every part has the newest halo, and the checkpoints may be old."""
@@ -65,57 +61,6 @@ class Engine(ABC):
         self.close()
 
 
-class InProcess(Engine):
-    """All hosts in this process, one after the other.
-
-    Args:
-        plan: What all hosts share.
-        count: Number of parts.
-        disorder: The order of updates, delays, losses and deaths.
-    """
-
-    def __init__(self, plan: Plan, count: int, disorder: Disorder | None = None) -> None:
-        self.count, self.disorder, self.kind = count, disorder or Disorder(), "solve"
-        self.hosts = [Host(plan, p) for p in range(count)]
-
-    def call(self, method: str, *args: Any) -> list[Any]:
-        if method == "start" and args:
-            self.kind = args[0]
-        return [getattr(host, method)(*args) for host in self.hosts]
-
-    def one(self, number: int, method: str, *args: Any) -> Any:
-        return getattr(self.hosts[number], method)(*args)
-
-    def _revive(self, number: int) -> Worker:
-        self.restarts += 1
-        self.hosts[number].h = None
-        self.hosts[number].start(self.kind)
-        found = self.hosts[number].worker
-        assert found is not None
-        return found
-
-    def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
-        began = time.monotonic()
-        workers = [host._worker for host in self.hosts]
-
-        def told(tick: int, statuses: list[Status]) -> bool:
-            spent = time.monotonic() - began
-            go_on = None if watch is None else watch(spent, statuses)
-            return go_on is not False and (seconds is None or spent < seconds)
-
-        done = run(workers, self.disorder, revive=self._revive, watch=told)
-        if not done:
-            for _ in range(2):  # letters follow embeddings
-                exchange(workers)
-        return done
-
-
-Told = Callable[[int, list[Status]], bool | None]
-"""Called with the tick and all statuses; ``False`` ends the run."""
-Revive = Callable[[int], Worker]
-"""Makes the worker of a part again, from its checkpoint."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Disorder:
     """What goes wrong in a run, drawn from ``seed``.
@@ -126,8 +71,6 @@ class Disorder:
         loss: Share of packets that are lost.
         kill: Probability that the worker whose turn it is dies instead and is made again.
         kills: Most deaths.
-        barriers: All workers update together, and all packets arrive before the next update.
-        slow: How many times less often than the others a worker has its turn, by part.
     """
 
     seed: int = 0
@@ -135,8 +78,6 @@ class Disorder:
     loss: float = 0.0
     kill: float = 0.0
     kills: int = 1
-    barriers: bool = False
-    slow: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("loss", "kill"):
@@ -147,22 +88,60 @@ class Disorder:
             raise ConfigError(f"delay={self.delay!r}; expected a number of ticks, 0 or more")
 
 
+class InProcess(Engine):
+    """All hosts in this process, one after the other.
+
+    Args:
+        plan: What all hosts share.
+        count: Number of parts.
+        disorder: The order of updates, delays, losses and deaths.
+    """
+
+    def __init__(self, plan: Plan, count: int, disorder: Disorder | None = None) -> None:
+        self.count, self.disorder = count, disorder or Disorder()
+        self.hosts = [Host(plan, p) for p in range(count)]
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        return [getattr(host, method)(*args) for host in self.hosts]
+
+    def _revive(self, number: int) -> Worker:
+        self.restarts += 1
+        host = self.hosts[number]
+        host.h = None
+        host.start()
+        return host._worker
+
+    def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
+        began = time.monotonic()
+        workers = [host._worker for host in self.hosts]
+
+        def told(statuses: list[Status]) -> bool:
+            spent = time.monotonic() - began
+            go_on = None if watch is None else watch(spent, statuses)
+            return go_on is not False and (seconds is None or spent < seconds)
+
+        done = run(workers, self.disorder, revive=self._revive, watch=told)
+        if not done:
+            exchange(workers)
+        return done
+
+
 def run(
     workers: list[Worker],
     disorder: Disorder | None = None,
     *,
-    revive: Revive | None = None,
+    revive: Callable[[int], Worker] | None = None,
     ticks: int = 100_000,
-    watch: Told | None = None,
+    watch: Callable[[list[Status]], bool] | None = None,
 ) -> bool:
     """Let the workers work until all are done; returns whether they are.
 
     Args:
         workers: One worker for each part. Workers that die are replaced in this list.
         disorder: What goes wrong.
-        revive: Makes a dead worker again; needed where workers die.
+        revive: Makes the worker of a part again, from its checkpoint; needed where workers die.
         ticks: Most ticks.
-        watch: Called about once for each worker's turn.
+        watch: Called with all statuses about once for each worker's turn; ``False`` ends the run.
     """
     return _Run(workers, disorder or Disorder(), revive).go(ticks, watch)
 
@@ -177,41 +156,34 @@ def exchange(workers: list[Worker]) -> None:
 
 
 class _Run:
-    def __init__(self, workers: list[Worker], disorder: Disorder, revive: Revive | None) -> None:
+    def __init__(
+        self,
+        workers: list[Worker],
+        disorder: Disorder,
+        revive: Callable[[int], Worker] | None,
+    ) -> None:
         self.workers, self.disorder, self.revive = workers, disorder, revive
         self.random = np.random.default_rng(disorder.seed)
         self.under_way: dict[tuple[int, int], tuple[int, Mail]] = {}
         self.deaths = 0
-        slow = dict(disorder.slow)
-        rate = np.array([1.0 / slow.get(w.number, 1.0) for w in workers])
-        self.turns = rate / rate.sum()
 
-    def go(self, ticks: int, watch: Told | None) -> bool:
-        reads = {w.number: w.reads for w in self.workers}
-        order = [reads[p] for p in range(len(self.workers))]
+    def go(self, ticks: int, watch: Callable[[list[Status]], bool] | None) -> bool:
+        reads = [worker.reads for worker in self.workers]
         for tick in range(ticks):
-            if self.disorder.barriers:
-                moved = [worker.update() for worker in self.workers]
-                for p in range(len(self.workers)):
-                    self._send(p, tick, late=False)
-                self._arrive(tick)
-                changed = any(moved)
-            else:
-                changed = self._turn(tick)
-            if tick % len(self.workers) == 0 or not changed:
+            due = tick % len(self.workers) == 0
+            if not self._turn(tick) or due:
                 statuses = [worker.status() for worker in self.workers]
-                due = watch is not None and tick % len(self.workers) == 0
-                go_on = watch(tick, statuses) if due and watch is not None else None
-                if agreed(statuses, order):
+                go_on = watch is None or not due or watch(statuses)
+                if agreed(statuses, reads):
                     return True
-                if go_on is False:
+                if not go_on:
                     return False
         return False
 
     def _turn(self, tick: int) -> bool:
         """One worker works; returns whether its packets have changed."""
         self._arrive(tick)
-        p = int(self.random.choice(len(self.workers), p=self.turns))
+        p = int(self.random.random() * len(self.workers))
         dies = self.random.random() < self.disorder.kill and self.deaths < self.disorder.kills
         if dies and self.revive is not None:
             self.deaths += 1
@@ -222,11 +194,11 @@ class _Run:
         self._send(p, tick)
         return changed
 
-    def _send(self, p: int, tick: int, late: bool = True) -> None:
+    def _send(self, p: int, tick: int) -> None:
         worker = self.workers[p]
         for q in worker.work.links.peers:
             if worker.owes(q) and (p, q) not in self.under_way:
-                delay = int(self.random.integers(self.disorder.delay + 1)) if late else 0
+                delay = int(self.random.integers(self.disorder.delay + 1))
                 self.under_way[p, q] = tick + delay, worker.outgoing(q)
 
     def _arrive(self, tick: int) -> None:

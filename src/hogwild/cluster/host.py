@@ -6,6 +6,7 @@ methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
 
 from __future__ import annotations
 
+import copy
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,30 +18,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hogwild.cluster.adjoint import adjoint_of
-from hogwild.cluster.bound import Measure
-from hogwild.cluster.store import Store, tensor
-from hogwild.cluster.work import Links, Nothing, Solve, Steps, Work
+from hogwild.cluster.store import Store
+from hogwild.cluster.whole import Whole, tensor
+from hogwild.cluster.work import Links, Measure, Solve, Work
 from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
+from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
+from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.ignn import EIGNNConv
 from hogwild.models.implicit import ImplicitConv
-from hogwild.problems.base import Objective, Problem
+from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 from hogwild.solvers import Newton, SemismoothNewton
+from hogwild_node.local import LocalEnergy
+from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
 
-
 LARGE = 100_000
 """Edges of a part from which no factorisation is planned where compiled code solves it."""
-KINDS = ("solve", "messages", "gradient", "fixed-point")
-"""All kinds of work."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,32 +49,23 @@ class Plan:
     """What every host needs to know.
 
     Attributes:
-        store: Folder of the graph.
-        model: File of the model (:func:`save_model`).
+        store: The graph, or the folder of its parts.
+        model: The model, or its file.
         checkpoints: Folder of the checkpoints; ``None``: there are none.
         tol: Relative tolerance.
         hops: Hops of the rest of the graph that a part holds.
         overlap: Most rings of other parts' nodes for which a part solves, too; ``None``: all that
             the store has.
         device: The device of the computation.
-        threads: Threads of torch in each process of its own.
     """
 
-    store: Path
-    model: Path
+    store: Whole | Path
+    model: ConvGNN | Path
     checkpoints: Path | None = None
     tol: float = 1e-6
     hops: int = 2
     overlap: int | None = None
     device: str = "cpu"
-    threads: int = 1
-
-
-def save_model(model: ConvGNN, path: Path) -> Path:
-    """Write a model for all hosts."""
-    file = io.BytesIO()
-    torch.save(model, file)
-    return write_atomically(path, file.getvalue())
 
 
 def convolution(model: ConvGNN) -> ImplicitConv:
@@ -102,38 +94,31 @@ class Host:
 
     def __init__(self, plan: Plan, number: int) -> None:
         self.plan, self.number = plan, number
-        model: ConvGNN = torch.load(plan.model, map_location=plan.device, weights_only=False)
+        if isinstance(plan.model, Path):
+            model: ConvGNN = torch.load(plan.model, map_location=plan.device, weights_only=False)
+        else:
+            model = copy.deepcopy(plan.model).to(plan.device)
         self.model = model.eval()
         self.conv = convolution(model)
         self.conv.solve_dtype = torch.float64  # the error bar is a residual in float64
         if isinstance(self.conv, EIGNNConv):  # its closed form needs the whole graph
             self.conv.method, self.conv.solver = "iterate", SemismoothNewton()
-        self.store = Store.open(plan.store)
         self.worker: Worker | None = None
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
-        self.store.check(number)
-        self._read("solve")
-
-    def _read(self, work: str) -> None:
-        """Read the part from the disk, as a kind of work needs it. Steps of a node's rule need one
-        hop and no overlap."""
-        solves = work == "solve"
-        hops, overlap = (self.plan.hops, self.plan.overlap) if solves else (1, 0)
-        part = self.store.part(self.number, hops, overlap)
-        self.solves, self.part, self.owned = solves, part, part.num_owned
-        move = self.plan.device
-        as_index = {q: tensor(nodes).long().to(move) for q, nodes in part.sends.items()}
-        self.links = Links(
-            self.owned,
-            part.num_free,
-            as_index,
-            {q: tensor(nodes).long().to(move) for q, nodes in part.receives.items()},
-            tensor(part.edges).long().to(move),
-        )
-        self.inputs = self._typed(part.inputs().to(move)) if part.num_local else None
         self._problem: Problem | None = None
+        store = plan.store if isinstance(plan.store, Whole) else Store.open(plan.store)
+        store.check(number)
+        self.part = store.part(number, plan.hops, plan.overlap)
+        self.owned = self.part.num_owned
+
+        def moved(shared: dict[int, npt.NDArray[Any]]) -> dict[int, Tensor]:
+            return {q: tensor(nodes).long().to(plan.device) for q, nodes in shared.items()}
+
+        sends, receives = moved(self.part.sends), moved(self.part.receives)
+        self.links = Links(self.owned, self.part.num_free, sends, receives)
+        self.inputs = self._typed(self.part.inputs().to(plan.device)) if self.owned else None
 
     def _typed(self, inputs: Inputs) -> Inputs:
         """Features in the dtype of the model; files may have another one."""
@@ -191,31 +176,20 @@ class Host:
         assert self.inputs is not None, "a part without nodes"
         return self.inputs
 
-    def start(self, work: str = "solve", fresh: bool = False) -> None:
+    def start(self, fresh: bool = False) -> None:
         """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
-        if self.solves != (work == "solve"):
-            self._read(work)
-        self.worker = None
-        path = self._checkpoint
+        folder = self.plan.checkpoints
+        path = None if folder is None else folder / f"part-{self.number:05d}.npz"
         if fresh and path is not None:
             path.unlink(missing_ok=True)
-        warm = self.h if self.h is not None and self.h.size(-1) == self.part.num_local else None
-        self.worker = Worker(self.number, self._work(work, warm), path)
+        self.worker = Worker(self.number, self._work(), path)
 
-    @property
-    def _checkpoint(self) -> Path | None:
-        folder = self.plan.checkpoints
-        return None if folder is None else folder / f"part-{self.number:05d}.npz"
-
-    def _work(self, name: str, h: Tensor | None = None) -> Work:
+    def _work(self) -> Work:
         if not self.owned:
-            like = torch.zeros(0, dtype=torch.float64)
-            return Nothing(self.conv.replicas or 1, self.conv.hidden_channels, like)
-        problem, tol = self.problem, self.plan.tol
-        if name == "solve":
-            solver = self.conv.solver
-            return Solve(problem, self.links, tol, h, solver=solver, kernel=self._compiled())
-        return Steps(problem, self.links, tol, h, rule=name)
+            shape = (self.conv.replicas or 1, self.conv.hidden_channels, 0)
+            return Work(self.links, torch.zeros(shape, dtype=torch.float64))
+        solver, kernel = self.conv.solver, self._compiled()
+        return Solve(self.problem, self.links, self.plan.tol, self.h, solver=solver, kernel=kernel)
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
@@ -311,7 +285,7 @@ class Host:
         """The part's share of the mean loss over all labelled nodes; prepares the adjoint and keeps
         the gradients of the readout."""
         if not self.owned:
-            self._grads, self.worker = {}, Worker(self.number, self._work("solve"))
+            self._grads, self.worker = {}, Worker(self.number, self._work())
             return 0.0
         self.h = self._worker.work.h
         value, _, found = self._shared(self.owned, loss, target, mask, total)
@@ -366,3 +340,128 @@ class Host:
                         if grad is not None:
                             out[name] = out[name] + grad if name in out else grad
         return {name: grad.detach().cpu().numpy() for name, grad in out.items()}
+
+
+# -- the adjoint, which the parts solve by the same iteration -------------------------------------
+
+
+@dataclass
+class _LinearEvaluation(Evaluation):
+    problem: LinearObjective
+    h: Tensor
+
+    def __post_init__(self) -> None:
+        self.image = self.problem.matrix.apply(self.h)
+
+    @property
+    def value(self) -> Tensor:
+        p = self.problem
+        return p.graph.dot(0.5 * self.image - p.rhs, self.h)
+
+    @property
+    def noise(self) -> Tensor:
+        p, eps = self.problem, 64.0 * torch.finfo(self.h.dtype).eps
+        return eps * p.graph.sum((self.h * self.image).abs().sum(1))
+
+    @property
+    def gradient(self) -> Tensor:
+        return self.image - self.problem.rhs
+
+    @property
+    def scale(self) -> Tensor:
+        return self.problem.graph.norm(self.image) + self.problem.graph.norm(self.problem.rhs)
+
+    def hessian(self) -> Hessian:
+        return self.problem.matrix
+
+
+class _Adjoint(Problem):
+    """What both adjoints share."""
+
+    rhs: Tensor  # [R, k, N]
+
+    @property
+    def replicas(self) -> int:
+        return self.rhs.size(0)
+
+    @property
+    def channels(self) -> int:
+        return self.rhs.size(1)
+
+    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
+        raise NotImplementedError("the adjoint of all replicas is solved together")
+
+
+@dataclass
+class LinearObjective(_Adjoint, Objective):
+    r"""Minimise :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`: the adjoint
+    :math:`H \lambda = c` of an energy with the Hessian H."""
+
+    graph: Graph = over(FIXED)
+    matrix: Hessian = over(FIXED)  # H
+    rhs: Tensor = over(NODES)  # [R, k, N] c
+    strong: Tensor = over(SHARED)  # [R, G] a lower bound on the eigenvalues of H
+    is_attractive: bool = over(FIXED, False)
+    is_quadratic = True
+
+    @property
+    def has_blocks(self) -> bool:
+        return self.matrix.has_blocks
+
+    @property
+    def node(self) -> LocalEnergy:
+        raise NotImplementedError("an adjoint is solved, and has no rule of a node")
+
+    def evaluate(self, h: Tensor) -> _LinearEvaluation:
+        return _LinearEvaluation(self, h)
+
+    def convexity(self) -> Tensor:
+        return self.strong
+
+    def row_bounds(self) -> Tensor:
+        raise NotImplementedError("an adjoint has no certificate")
+
+
+@dataclass
+class _Transposed(Tangent):
+    graph: Graph
+    inner: Tangent
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.inner.transpose(v)
+
+    def transpose(self, v: Tensor) -> Tensor:
+        return self.inner.apply(v)
+
+
+@dataclass
+class LinearMap(_Adjoint, FixedPoint):
+    r"""The fixed point of :math:`\nu \mapsto J^\top \nu + c`: the adjoint
+    :math:`(I - J)^\top \nu = c` of a map with the Jacobian J."""
+
+    graph: Graph = over(FIXED)
+    tangent: Tangent = over(FIXED)  # I − J
+    rhs: Tensor = over(NODES)  # [R, k, N] c
+
+    def step(self, h: Tensor) -> Tensor:
+        return h - self.tangent.transpose(h) + self.rhs
+
+    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
+        return v - self.tangent.apply(v)
+
+    def linearise(self, h: Tensor) -> _Transposed:
+        return _Transposed(self.graph, self.tangent)
+
+
+def adjoint_of(problem: Problem, h: Tensor, grad: Tensor) -> Problem:
+    r"""The adjoint of a problem at its solution ``h``, for the gradient ``grad`` of a loss in h,
+    [R, k, N] each.
+
+    The cotangent of the residual is :math:`-\lambda` for an energy and :math:`\nu` for a map.
+    """
+    if isinstance(problem, Objective):
+        matrix = problem.evaluate(h).hessian()
+        attractive = problem.is_attractive
+        return LinearObjective(problem.graph, matrix, grad, problem.convexity(), attractive)
+    assert isinstance(problem, FixedPoint)
+    return LinearMap(problem.graph, problem.linearise(h), grad)

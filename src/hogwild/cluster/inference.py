@@ -2,28 +2,170 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hogwild.cluster.bound import error_bar
+from hogwild.cluster.cutting import OVERLAP
 from hogwild.cluster.engine import Disorder, Engine, Watch
-from hogwild.cluster.host import KINDS
-from hogwild.cluster.result import GUARANTEES, ClusterRun, Trace
 from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
+from hogwild.cluster.work import ErrorBar, error_bar
 from hogwild.cluster.worker import Status
-from hogwild.cluster.writer import OVERLAP
 from hogwild.errors import ConfigError, DataError, is_number
+from hogwild.files import write_atomically
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.mode import evaluating
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 GATHER = 50_000_000
 """Most numbers of all embeddings that are gathered in this process without being asked for."""
+
+
+GUARANTEES = {
+    "contraction": "proved: the map is a contraction in a weighted maximum norm, so that parts "
+    "reach the answer in any order and with any bounded delays",
+    "denoising": "proved: the Hessian has no positive entry off its diagonal, so that parts reach "
+    "the answer in any order and with any bounded delays",
+    "energy": "parts damp their steps where they overshoot; convergence is observed, and the error "
+    "bar is proved",
+    "map": "nothing is proved about this map",
+}
+"""What is known about convergence, by the kind of problem."""
+
+
+MOST = 2000
+"""Most rows of a trace; beyond it every second row is dropped."""
+
+
+@dataclass
+class Trace:
+    """The parts over time; T times, P parts.
+
+    Attributes:
+        times: Seconds since the start, [T].
+        unrest: Residual of each part relative to its limit, [T, P].
+        residual: Largest absolute entry of each part's residual, [T, P].
+        updates: Updates of each part so far, [T, P].
+        age: Seconds since each part last heard a part that it reads, the longest, [T, P].
+        bytes: Bytes that each part has sent so far, [T, P].
+    """
+
+    times: list[float] = field(default_factory=list)
+    unrest: list[list[float]] = field(default_factory=list)
+    residual: list[list[float]] = field(default_factory=list)
+    updates: list[list[int]] = field(default_factory=list)
+    age: list[list[float]] = field(default_factory=list)
+    bytes: list[list[int]] = field(default_factory=list)
+    _every: int = 1
+    _since: int = 0
+
+    def add(self, seconds: float, statuses: list[Status]) -> None:
+        """Note the parts at one time. The newest row always stays, of the others every so many."""
+        row = {
+            "times": seconds,
+            "unrest": [s.unrest for s in statuses],
+            "residual": [s.residual for s in statuses],
+            "updates": [s.updates for s in statuses],
+            "age": [max(s.ages.values(), default=0.0) for s in statuses],
+            "bytes": [s.bytes for s in statuses],
+        }
+        self._since += 1
+        replaces = self._since < self._every and len(self.times) > 1
+        self._since = self._since if replaces else 0
+        thins = len(self.times) >= MOST and not replaces
+        self._every *= 2 if thins else 1
+        for name, value in row.items():
+            rows = getattr(self, name)[: -1 if replaces else None]
+            setattr(self, name, [*rows, value][:: 2 if thins else 1])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the trace as JSON."""
+        told = {k: v for k, v in asdict(self).items() if not k.startswith("_")}
+        return write_atomically(path, json.dumps(told).encode())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """The trace in a file."""
+        return cls(**json.loads(Path(path).read_bytes()))
+
+
+@dataclass
+class ClusterRun:
+    """What :func:`hogwild.cluster.infer` found.
+
+    Attributes:
+        h: The embeddings, [N, k] or [R, N, k]; ``None`` if they were left in ``files``.
+        prediction: The output of the readout, [N, out], [R, N, out], or of pooled graphs;
+            ``None`` likewise.
+        error_bar: How far the embeddings may be from the exact answer.
+        converged: Whether all parts are settled within the tolerance.
+        workers: Number of parts.
+        updates: Updates of each part.
+        bytes: Bytes that each part sent.
+        seconds: Seconds from the first update to the end, without the start of Ray.
+        restarts: How often a worker died and was made again.
+        files: Files with the answers of the parts, if the run has a folder.
+        trace: The parts over time.
+        part: The part of every node, [N], for pictures; ``None`` for graphs on the disk.
+        partition: The partition in words.
+        guarantee: What is proved about convergence, in words.
+    """
+
+    h: Tensor | None
+    prediction: Tensor | None
+    error_bar: ErrorBar
+    converged: bool
+    workers: int
+    updates: list[int]
+    bytes: list[int]
+    seconds: float
+    restarts: int
+    files: list[Path] = field(default_factory=list)
+    trace: Trace = field(default_factory=Trace)
+    part: Any = None
+    partition: str = ""
+    guarantee: str = ""
+
+    def __str__(self) -> str:
+        head = "converged" if self.converged else "NOT converged"
+        mended = f", {self.restarts} restarts" if self.restarts else ""
+        many = "worker" if self.workers == 1 else "workers"
+        lines = [
+            f"{head} with {self.workers} {many} in {self.seconds:.2f} s{mended}: {self.error_bar}",
+            f"{sum(self.updates)} updates ({min(self.updates)} to {max(self.updates)} a part), "
+            f"{sum(self.bytes) / 1e6:.3g} MB sent",
+        ]
+        lines += [x for x in (self.partition, self.guarantee) if x]
+        if self.files:
+            lines.append(f"answers: {self.files[0].parent}")
+        return "\n".join(lines)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The numbers, for programs."""
+        names = ("converged", "workers", "updates", "bytes", "seconds", "restarts")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "residual": self.error_bar.residual,
+            "error": self.error_bar.error,
+            "relative_error": self.error_bar.relative,
+            "files": [str(path) for path in self.files],
+        }
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """The residual of every part over time."""
+        from hogwild.plots.cluster import convergence
+
+        return convergence(self, path)
 
 
 def infer(
@@ -32,7 +174,6 @@ def infer(
     workers: int | None = None,
     *,
     tol: float = 1e-6,
-    work: str = "solve",
     folder: str | Path | None = None,
     partition: str = "auto",
     address: str | None = None,
@@ -61,8 +202,6 @@ def infer(
         workers: Number of parts and workers; by default 1, or the parts of a store. One worker
             runs in this process without Ray.
         tol: Relative error at which the parts are settled.
-        work: What a part does between two exchanges: ``"solve"``, or the name of a node's rule
-            (``"messages"``, ``"gradient"``, ``"fixed-point"``).
         folder: Where the parts, their checkpoints and their answers are kept. All nodes of a
             cluster must see it. A run in the same folder continues an interrupted one. By default
             a temporary folder.
@@ -86,20 +225,16 @@ def infer(
         raise ConfigError(f"tol={tol!r}; expected a relative error between 0 and 1")
     if seconds is not None and not (is_number(seconds) and seconds >= 0):
         raise ConfigError(f"seconds={seconds!r}; expected a number, 0 or more, or None")
-    if work not in KINDS:
-        raise ConfigError(f"work={work!r}; expected one of {', '.join(KINDS)}")
     place = Place(
         folder=folder, partition=partition, address=address, cpus=cpus, gpus=gpus,
         restarts=restarts, disorder=disorder, overlap=overlap, seed=seed,
     )  # fmt: skip
     with prepared(model, graph, workers, place) as setup:
-        plan = setup.plan(tol=tol, checkpoints=setup.folder / "checkpoints")
+        plan = setup.plan(tol=tol, checkpoints=True)
         with engine_for(plan, setup, barriers=barriers, slow=slow) as engine:
             trace = Trace()
             try:
-                return engine.patiently(
-                    lambda: _run(engine, setup, trace, work, seconds, gather, watch)
-                )
+                return engine.patiently(lambda: _run(engine, setup, trace, seconds, gather, watch))
             except KeyboardInterrupt:
                 raise KeyboardInterrupt(_interrupted(setup)) from None
             except OSError as error:
@@ -112,7 +247,7 @@ def infer(
 
 
 def _interrupted(setup: Setup) -> str:
-    if not setup.keeps:
+    if setup.keeps is None:
         return "interrupted; with a folder, the same call goes on from where it was"
     return f"interrupted; the parts are in {setup.folder}, and the same call goes on from there"
 
@@ -121,7 +256,6 @@ def _run(
     engine: Engine,
     setup: Setup,
     trace: Trace,
-    work: str,
     seconds: float | None,
     gather: bool | None,
     watch: Watch | None,
@@ -135,10 +269,10 @@ def _run(
         trace.add(spent, statuses)
         return None if watch is None else watch(spent, statuses)
 
-    engine.call("start", work)
+    engine.call("start")
     done = engine.iterate(told, seconds)
     spent = time.monotonic() - began
-    if setup.keeps:
+    if setup.keeps is not None:
         engine.call("save")
     measures = [m for m in engine.call("measure") if m is not None]
     bar = error_bar(measures, _rounding(setup.model))
@@ -147,9 +281,9 @@ def _run(
     numbers = store.num_nodes * model.hidden_channels * (model.replicas or 1)
     gather = numbers <= GATHER if gather is None else gather
     files: list[Path] = []
-    if setup.keeps:
-        files = engine.call("write_answer", setup.folder / "answer")
-        trace.save(setup.folder / "trace.json")
+    if setup.keeps is not None:
+        files = engine.call("write_answer", setup.keeps / "answer")
+        trace.save(setup.keeps / "trace.json")
     h, prediction = gathered(engine, setup) if gather else (None, None)
     kind = measures[0].kind if measures else "map"
     if isinstance(model.conv, GSDConv):
@@ -160,7 +294,6 @@ def _run(
         error_bar=bar,
         converged=done and not stalled and all(m.settled for m in measures),
         workers=store.num_parts,
-        work=work,
         updates=[status.updates for status in last],
         bytes=[status.bytes for status in last],
         seconds=spent,

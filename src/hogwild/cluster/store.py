@@ -13,8 +13,6 @@ comes first, then what the second hop adds, and so on for the overlap.
 checksums. A worker checks the files of its own part once, before it reads them: it needs nearly all
 of their bytes anyway. Whoever reads a part with :meth:`Store.part` calls :meth:`Store.check` first
 where damage is to be feared: a memory-mapped array is not checked while it is read.
-
-A :class:`Part` is what the worker of a part reads.
 """
 
 from __future__ import annotations
@@ -24,16 +22,13 @@ import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.cluster.whole import Whole
-from hogwild.cluster.writer import (
+from hogwild.cluster.cutting import (
     FORMAT,
     MOST,
     OVERLAP,
@@ -43,20 +38,13 @@ from hogwild.cluster.writer import (
     crc_of,
     part_name,
 )
+from hogwild.cluster.whole import Count, Part, Whole
 from hogwild.errors import ConfigError, DataError, GraphError, require_integer
 from hogwild.graph.inputs import Inputs
 
 Array = npt.NDArray[Any]
 
 HOPS = (1, 2)
-
-
-class Count(NamedTuple):
-    """Sizes of a part for one or two hops."""
-
-    nodes: int
-    halo: int
-    edges: int
 
 
 @dataclass(frozen=True)
@@ -100,11 +88,11 @@ class Store:
         Args:
             folder: The new folder.
             graph: A PyG ``Data``, ``Inputs``, or a :class:`Whole` with memory-mapped arrays.
-            part: The part of every node, [N] (:func:`~hogwild.cluster.partitioning.partition`).
+            part: The part of every node, [N] (:func:`hogwild.cluster.partition`).
             num_parts: Number of parts; by default the largest part that occurs and those below it.
                 A part may be empty.
             overlap: Most rings of other parts' nodes for which a part solves, too
-                (:mod:`hogwild.cluster.writer`).
+                (:mod:`hogwild.cluster.cutting`).
             overwrite: Replace a store that is in the folder.
         """
         whole, folder = Whole.of(graph), Path(folder)
@@ -172,11 +160,6 @@ class Store:
         """The part of every node, [N]."""
         return _load(self.folder / "parts.npy")
 
-    @property
-    def node_fields(self) -> list[str]:
-        """Names of further arrays with a row for each node."""
-        return list(self.index["node_fields"])
-
     def overlap(self, number: int, most: int | None = None) -> int:
         """Rings of other parts' nodes for which a part solves, too: at most ``most``, and at most
         those that were written."""
@@ -197,7 +180,7 @@ class Store:
 
         Args:
             number: 0, …, P − 1.
-            hops: 1 or 2: how far a node reads (:class:`~hogwild.cluster.store.Part`).
+            hops: 1 or 2: how far a node reads (:class:`~hogwild.cluster.whole.Part`).
             overlap: Most rings of other parts' nodes for which the part solves, too; ``None``: all
                 that were written. All parts of a run must have the same number here.
         """
@@ -286,98 +269,3 @@ def _load(path: Path) -> Array:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); write the store again") from error
     return found
-
-
-@dataclass(eq=False)
-class Part:
-    """The nodes that one worker owns, and what their problem needs of the rest of the graph.
-
-    The local nodes are the A owned nodes, then the B nodes of the *halo*, which other parts own.
-    The nodes of the halo come in rings, by their distance from the owned nodes. The part solves for
-    its owned nodes and for the first rings of the halo, its *overlap*; the others are held fixed.
-
-    With one hop a part holds all edges of the nodes for which it solves. With two hops it also
-    holds all edges of their neighbours, which makes the rows of these nodes exact in the gradient
-    and Hessian of any one-hop energy. One hop is enough for fixed points and for graph signal
-    denoising.
-
-    Attributes:
-        number: The number of the part.
-        nodes: Owned nodes in the whole graph, [A], sorted.
-        halo: Nodes of the halo in the whole graph, [B]: the first ring (nodes that share an edge
-            with an owned node), then the second ring, and so on, each sorted.
-        owner: The part that owns each node of the halo, [B].
-        rings: Sizes of the rings.
-        overlap: Number of rings for which the part solves, too.
-        edge_index: Senders and receivers, [2, E], as local indices.
-        edges: The edges in the whole graph, [E].
-        x: Features of the local nodes, [A + B, p].
-        edge_attr: Edge features, [E, r], or ``None``.
-        edge_weight: Edge weights, [E], or ``None``.
-        degrees: Sums of the weights of the edges into and out of each local node in the *whole*
-            graph, [A + B, 2].
-        sends: For each other part, the local indices of the owned nodes that the part needs.
-        receives: For each other part, the local indices of the halo nodes that the part owns. The
-            n-th node of ``a.sends[b.number]`` is the n-th node of ``b.receives[a.number]``.
-        node_fields: More arrays with a row for each local node, by name.
-        edge_fields: More arrays with a row for each edge, by name.
-    """
-
-    number: int
-    nodes: Array
-    halo: Array
-    owner: Array
-    rings: tuple[int, ...]
-    overlap: int
-    edge_index: Array
-    edges: Array
-    x: Array
-    edge_attr: Array | None
-    edge_weight: Array | None
-    degrees: Array
-    sends: dict[int, Array]
-    node_fields: dict[str, Array] = field(default_factory=dict)
-    edge_fields: dict[str, Array] = field(default_factory=dict)
-    receives: dict[int, Array] = field(init=False)
-
-    def __post_init__(self) -> None:
-        order = np.argsort(self.owner, kind="stable")
-        owners, first = np.unique(self.owner[order], return_index=True)
-        groups = np.split(order + len(self.nodes), first[1:]) if len(owners) else []
-        self.receives = dict(zip(owners.tolist(), groups, strict=True))
-
-    @property
-    def num_owned(self) -> int:
-        """A."""
-        return len(self.nodes)
-
-    @property
-    def num_free(self) -> int:
-        """Nodes for which the part solves: the owned ones, then those of the overlap."""
-        return len(self.nodes) + sum(self.rings[: self.overlap])
-
-    @property
-    def num_local(self) -> int:
-        """A + B."""
-        return len(self.nodes) + len(self.halo)
-
-    def inputs(self) -> Inputs:
-        """The part as a model reads it, with the degrees of the whole graph.
-
-        The problem that a model poses for these inputs has the rows of the whole problem at owned
-        nodes.
-        """
-        return Inputs(
-            tensor(self.x),
-            tensor(self.edge_index).long(),
-            None if self.edge_attr is None else tensor(self.edge_attr),
-            edge_weight=None if self.edge_weight is None else tensor(self.edge_weight),
-            degrees=tensor(self.degrees),
-            nodes={name: tensor(value) for name, value in self.node_fields.items()},
-            edges={name: tensor(value) for name, value in self.edge_fields.items()},
-        )
-
-
-def tensor(x: Array) -> Tensor:
-    """An array as a tensor; it shares memory if torch may write there."""
-    return torch.from_numpy(x if x.flags.writeable else x.copy())

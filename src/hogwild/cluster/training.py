@@ -8,7 +8,7 @@ A training step has four stages, each on all parts:
    knows its share.
 3. The parts solve the adjoint by the same iteration: the system
    :math:`(\partial g / \partial h)^\top \lambda = \partial L / \partial h` has the structure of the
-   problem (:func:`hogwild.cluster.adjoint.adjoint_of`).
+   problem (:func:`hogwild.cluster.host.adjoint_of`).
 4. Every part computes :math:`-\lambda_p^\top \partial g_p / \partial \theta` with autograd. The sum
    over the parts is the gradient of the loss, as one process would compute it.
 
@@ -17,6 +17,7 @@ Mini-batches of subgraphs have a bias, since their nodes lack neighbours. This g
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -27,9 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hogwild.cluster.engine import Engine
 from hogwild.cluster.host import Loss
-from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
+from hogwild.cluster.setup import Place, Source, engine_for, prepared
 from hogwild.errors import ConfigError, ConvergenceError, require_positive
 from hogwild.nn.norm import BatchNorm
 
@@ -103,31 +103,27 @@ class Trainer:
         **place: Any,
     ) -> None:
         self.loss, self.target, self.mask, self.tol = loss, target, mask, tol
-        self._prepared = prepared(model, graph, workers, Place.of("Trainer", **place))
-        self.setup: Setup = self._prepared.__enter__()
-        self.model = self.setup.model
-        if any(_differs(part) for part in self.model.modules()):
-            self._prepared.__exit__(None, None, None)
-            raise ConfigError(
-                "the model has dropout or a BatchNorm and is in training mode, in which every part "
-                "of the graph draws and averages for itself; expected model.eval(), in which "
-                "gradients flow as well"
-            )
-        if self.model.readout.pool is not None:
-            self._prepared.__exit__(None, None, None)
-            raise ConfigError(
-                "the readout pools the nodes of a graph; expected a model that predicts for every "
-                "node (pool=None)"
-            )
-        try:
+        with contextlib.ExitStack() as stack:
+            self.setup = stack.enter_context(prepared(model, graph, workers, Place(**place)))
+            self.model = self.setup.model
+            if any(_differs(part) for part in self.model.modules()):
+                raise ConfigError(
+                    "the model has dropout or a BatchNorm and is in training mode, in which every "
+                    "part of the graph draws and averages for itself; expected model.eval(), in "
+                    "which gradients flow as well"
+                )
+            if self.model.readout.pool is not None:
+                raise ConfigError(
+                    "the readout pools the nodes of a graph; expected a model that predicts for "
+                    "every node (pool=None)"
+                )
             # The adjoint reads what listeners hear, two hops away.
-            self.engine: Engine = engine_for(self.setup.plan(tol=tol, hops=2), self.setup)
+            plan = self.setup.plan(tol=tol, hops=2)
+            self.engine = stack.enter_context(engine_for(plan, self.setup))
             self.labelled = sum(self.engine.call("labelled", target, mask))
             if not self.labelled:
                 raise ConfigError(f"mask={mask!r} selects no node; expected labelled nodes")
-        except BaseException:
-            self.close()
-            raise
+            self._open = stack.pop_all()
 
     def __enter__(self) -> Trainer:
         return self
@@ -137,9 +133,7 @@ class Trainer:
 
     def close(self) -> None:
         """Stop the workers."""
-        if hasattr(self, "engine"):
-            self.engine.close()
-        self._prepared.__exit__(None, None, None)
+        self._open.close()
 
     def __call__(self) -> Tensor:
         """The loss; sets the gradients of the model's parameters."""
@@ -152,7 +146,7 @@ class Trainer:
         engine = self.engine
         state = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
         engine.call("pose", state)
-        engine.call("start", "solve")
+        engine.call("start")
         self._require(engine.iterate(), "embeddings")
         # Parts that overlap round the loss at the same nodes differently.
         eps = torch.finfo(next(self.model.parameters()).dtype).eps

@@ -1,53 +1,209 @@
-r"""What a part does between two exchanges.
+r"""What a part does between two exchanges, when it is settled, and how far off all parts may be.
 
-* :class:`Solve`: the part solves its own problem for its halo (:mod:`hogwild.problems.pinned`) with
-  the solver of the model, from its last answer. The tolerance follows the residual that fresh halos
-  leave: a tenth of it, down to the limit of the part. A packet holds embeddings.
-  The part solves for the nodes of its overlap, too, a few rings beyond its own nodes, and keeps the
-  embeddings of its own nodes only (restricted additive Schwarz). What the halo has wrong fades on
-  its way through the overlap, so that a few exchanges are enough.
-* :class:`Steps`: the part takes steps of a node's rule at all of its nodes. A packet holds
-  embeddings and, for energies, the letters of the edges between the two parts.
+A part solves its own problem for its halo (:mod:`hogwild.problems.pinned`) with the solver of the
+model, from its last answer. The tolerance follows the residual that fresh halos leave: a tenth of
+it, down to the limit of the part. A packet holds embeddings. The part solves for the nodes of its
+overlap, too, a few rings beyond its own nodes, and keeps the embeddings of its own nodes only
+(restricted additive Schwarz). What the halo has wrong fades on its way through the overlap, so that
+a few exchanges are enough.
 
 **Solves of energies are damped.** Parts that minimise the same energy at the same time may
 overshoot together: with three nodes that all pull at each other, twice the sum of their moves is
 too much. If the gradient that a fresh halo leaves has reversed and grown, the part halves its step,
 which then recovers slowly. Energies whose Hessian has no positive entry off its diagonal (graph
 signal denoising), and contractions, converge for any delay without this.
+
+**The error bar.** Every part measures itself (:class:`Measure`), and :func:`error_bar` combines the
+measures. *Energies*: with strong convexity :math:`\beta` and the gradient :math:`g_p` of part p,
+
+.. math:: \|h - h^*\|_2 \le \frac1\beta \sqrt{\textstyle\sum_p \|g_p\|_2^2} .
+
+A part is settled when :math:`\|g_p\| \le \beta\, \text{tol}\, \|h_p\|`. If all parts are settled,
+the relative error is at most ``tol``. *Contractions* with modulus :math:`\kappa` in the norm
+:math:`\max_i \|h_i\| / v_i`:
+
+.. math:: |h - h^*|_\infty \le \frac{\max_i v_i}{1 - \kappa}
+          \max_p \max_{i \in p} \frac{\|F_i(h) - h_i\|}{v_i} .
+
+*Other maps*: nothing is proved, and a part is settled when :math:`F(h) - h` is small. The residual
+of the error bar is that of the problem in float64, whatever has solved it, with room for the
+rounding of its own evaluation (:data:`ROUNDING`).
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from hogwild.cluster.bound import Bound, Measure
-from hogwild.errors import ConfigError
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned
 from hogwild.solvers.loop import Solver, solve
-from hogwild_node.local import LocalEnergy, LocalMap
-from hogwild_node.rules import FixedPointRule, MessageRule, Rule
-from hogwild_node.rules.gradient import GradientRule
 
+ABSOLUTE = 1e-9
+"""An entry of an embedding may be wrong by this much where all entries of a part are zero."""
+ROUNDING = 16.0
+"""Units of rounding of its terms by which a computed residual may be wrong: an estimate, not a
+proof. A residual of this size cannot be made smaller."""
+INSIDE = 0.3
+"""A part solves to this share of its limit, so that small news do not unsettle it."""
 FORCING = 0.1
 """A solve ends at this share of the residual that it began with."""
 ITERATIONS = 25
 """Most iterations of a solver in one update."""
-TURNS = 10
-"""Turns of a rule in one update."""
 PAIRS = 4
 """Pairs of embeddings that an extrapolation combines."""
 GROWN = 4.0
 """A part halves its step if the square of its gradient has grown by this factor, and reversed."""
 PATIENCE = 3
 """Updates without news after which a damped part moves on."""
-Packet = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The residual of one part, in numbers that can be combined over parts, [R] each.
+
+    Attributes:
+        kind: ``"energy"``, ``"contraction"`` or ``"map"``.
+        residual: Euclidean norm of the gradient; largest weighted residual; largest residual.
+        noise: How wrong the residual may be by rounding.
+        limit: The residual at which the part is settled.
+        size: Euclidean norm of the embeddings; their largest entry for maps.
+        factor: The lower bound β; the modulus κ; 0.
+        weight: Largest v of a contraction; otherwise 1.
+        largest: Largest absolute entry of the residual, of all replicas.
+    """
+
+    kind: str
+    residual: Tensor
+    noise: Tensor
+    limit: Tensor
+    size: Tensor
+    factor: Tensor
+    weight: float
+    largest: float
+
+    @property
+    def unrest(self) -> float:
+        """The residual divided by its limit, of the worst replica. A part is settled up to 1."""
+        ratio = self.residual / self.limit
+        return float(ratio.max()) if bool(torch.isfinite(ratio).all()) else math.inf
+
+    @property
+    def settled(self) -> bool:
+        """Whether the part is settled, perhaps on another computation of the residual."""
+        return bool((self.residual <= self.limit + 2.0 * self.noise).all())
+
+
+@dataclass(frozen=True)
+class ErrorBar:
+    """How far the embeddings may be from the exact answer, worst replica.
+
+    Attributes:
+        residual: Largest absolute entry of the gradient or of F(h) − h.
+        error: Proved bound on the distance: Euclidean for energies, of the largest entry for
+            contractions; ``None``: nothing is proved.
+        relative: The bound, relative to the embeddings in the same norm; ``None`` likewise.
+        norm: In words, what ``error`` measures.
+    """
+
+    residual: float
+    error: float | None
+    relative: float | None
+    norm: str
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"residual {self.residual:.2g} (no bound on the distance is proved)"
+        return (
+            f"within {self.error:.2g} of the exact answer ({self.norm}; relative "
+            f"{self.relative:.2g}), residual {self.residual:.2g}"
+        )
+
+
+def error_bar(measures: Sequence[Measure], rounding: float = 0.0) -> ErrorBar:
+    """The error bar of all parts together. ``rounding`` is the relative error of embeddings that
+    are rounded to another dtype after the solve."""
+    largest = max((m.largest for m in measures), default=0.0)
+    kinds = {m.kind for m in measures}
+    if not math.isfinite(largest) or kinds not in ({"energy"}, {"contraction"}):
+        return ErrorBar(largest, None, None, "")
+    residuals = torch.stack([m.residual + m.noise for m in measures])
+    sizes = torch.stack([m.size for m in measures])
+    factors = torch.stack([m.factor for m in measures])
+    if kinds == {"energy"}:
+        error, size = residuals.norm(dim=0) / factors.amin(0), sizes.norm(dim=0)
+        norm = "Euclidean norm"
+    else:
+        error = max(m.weight for m in measures) * residuals.amax(0) / (1.0 - factors.amax(0))
+        size, norm = sizes.amax(0), "largest entry"
+    error = error + rounding * size
+    relative = torch.where(error > 0, error / size.clamp_min(1e-300), 0.0)
+    return ErrorBar(largest, float(error.max()), float(relative.max()), norm)
+
+
+class Bound:
+    """The limit of one part.
+
+    Args:
+        problem: The problem on the local nodes.
+        owned: Number of owned nodes A, which come first.
+        tol: Relative tolerance.
+    """
+
+    def __init__(self, problem: Problem, owned: int, tol: float) -> None:
+        self.problem, self.owned, self.tol = problem, owned, tol
+        self.kind, self.weights = "map", None
+        self.factor = torch.zeros(problem.replicas, dtype=torch.float64)
+        self.ones = 1.0  # a residual whose entries are all one
+        if isinstance(problem, Objective):
+            self.kind, self.ones = "energy", math.sqrt(owned * problem.channels)
+            self.factor = problem.convexity().amin(-1).double().cpu()
+        elif isinstance(problem, FixedPoint):
+            modulus, norms = problem.modulus(), problem.weights()
+            if modulus is not None and norms is not None and bool((modulus < 1.0).all()):
+                self.kind, self.factor = "contraction", modulus.amax(-1).double().cpu()
+                self.weights = norms[:owned]
+                length = problem.lengths(norms.new_ones(1, problem.channels, 1))
+                self.ones = float(length) / float(self.weights.min())
+
+    def residual(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual at the owned nodes [R, k, A], for local embeddings [R, k, N], and the size
+        of its terms [R]."""
+        if isinstance(self.problem, Objective):
+            at = self.problem.evaluate(h)
+            return at.gradient[..., : self.owned].detach(), at.scale.amax(-1).detach()
+        image = self.problem.step(h).detach()
+        scale = torch.maximum(_largest(image), _largest(h))
+        return (image - h)[..., : self.owned], scale
+
+    def measure(self, r: Tensor, scale: Tensor, h: Tensor) -> Measure:
+        """The measure of a residual [R, k, A] with terms of the size ``scale`` [R], at the local
+        embeddings ``h`` [R, k, N]."""
+        own, r, weight = h[..., : self.owned].double(), r.double(), 1.0
+        noise = ROUNDING * torch.finfo(h.dtype).eps * self.ones * scale.double().cpu()
+        if self.kind == "energy":
+            residual, size = r.norm(dim=(1, 2)).cpu(), own.norm(dim=(1, 2)).cpu()
+            goal = self.factor * (self.tol * size + ABSOLUTE * self.ones)
+        else:
+            residual, size = _largest(r).cpu(), _largest(own).cpu()
+            goal = self.tol * _largest(h).double().cpu() + ABSOLUTE
+        if self.weights is not None:
+            assert isinstance(self.problem, FixedPoint)
+            residual = (self.problem.lengths(r) / self.weights).amax(-1).cpu()
+            weight = float(self.weights.max())
+            goal = (1.0 - self.factor) * goal / weight
+        limit, top = torch.maximum(goal, noise), float(_largest(r).max())
+        return Measure(self.kind, residual, noise, limit, size, self.factor, weight, top)
+
+
+def _largest(x: Tensor) -> Tensor:
+    """Largest absolute entry of each replica, [R, ...] -> [R]."""
+    return x.abs().flatten(1).amax(-1)
 
 
 @dataclass(frozen=True)
@@ -61,14 +217,12 @@ class Links:
         sends: For each other part, the local indices of the owned nodes that it reads.
         receives: For each other part, the local indices of the halo nodes that it owns, in the
             order of what it sends.
-        edges: Numbers of the local edges in the whole graph, [E].
     """
 
     owned: int
     free: int
     sends: dict[int, Tensor]
     receives: dict[int, Tensor]
-    edges: Tensor
 
     @property
     def peers(self) -> list[int]:
@@ -76,61 +230,55 @@ class Links:
         return sorted({*self.sends, *self.receives})
 
 
-class Work(ABC):
-    """The state of a part and its update.
+class Work:
+    """The state of a part: its embeddings, and how far they are from settled. As it stands, that of
+    a part without nodes.
 
     Args:
-        problem: The problem on the local nodes, detached.
         links: Which nodes are shared with which parts.
-        tol: Relative tolerance.
-        h: Embeddings to start from, [R, k, N].
+        h: Embeddings, [R, k, N].
     """
 
-    def __init__(self, problem: Problem, links: Links, tol: float, h: Tensor | None = None) -> None:
-        self.problem, self.links = problem, links
-        self.bound = Bound(problem, links.owned, tol)
-        self.h = problem.start() if h is None else h.clone()  # [R, k, N]
-        self.unrest = math.inf
+    def __init__(self, links: Links, h: Tensor) -> None:
+        self.links, self.h = links, h
+        self.unrest = 0.0
         self.measure: Measure | None = None
+        self.trust = 1.0
+        """Damping of the steps; 1: none."""
 
     @property
     def own(self) -> Tensor:
         """The embeddings of the owned nodes, [R, k, A]."""
         return self.h[..., : self.links.owned]
 
-    trust: float = 1.0
-    """Damping of the steps; 1: none."""
-
     @property
     def waits(self) -> bool:
         """Whether nothing is gained by an update before the other parts have read the last one."""
-        return False
+        return self.links.free > self.links.owned
 
     def place(self, own: Tensor) -> None:
         """Put the owned nodes at these embeddings, [R, k, A]."""
         self.h = torch.cat([own, self.h[..., self.links.owned :]], -1)
 
-    def residual(self) -> tuple[Tensor, Tensor]:
-        """The residual of the problem at the owned nodes, with the halo as last received
-        [R, k, A], and the size of its terms [R]."""
-        return self.bound.residual(self.h)
+    def packet(self, to: int) -> Tensor | None:
+        """What another part needs of this part; ``None`` if it reads no owned node."""
+        if to not in self.links.sends:
+            return None
+        return self.h[..., self.links.sends[to]].contiguous()
 
-    def glance(self) -> tuple[Tensor, Tensor]:
-        """The same for the decisions of the worker, computed as cheaply as possible."""
-        return self.residual()
+    def receive(self, sender: int, packet: Tensor | None) -> None:
+        """Write what another part has sent into the halo."""
+        if packet is not None:
+            self.h[..., self.links.receives[sender]] = packet
 
     def look(self) -> float:
         """Measure the residual with the halo as last received; returns the unrest."""
-        self.r, self.scale = self.glance()
-        self.measure = self.bound.measure(self.r, self.h)
-        self.unrest = self.bound.unrest(self.measure, self.scale, self.h)
         return self.unrest
 
     def judged(self) -> Measure | None:
         """The measure for the error bar; ``None`` for a part without nodes."""
-        return self.bound.judge(*self.residual(), self.h)
+        return self.measure
 
-    @abstractmethod
     def advance(self, news: bool, answered: bool = False) -> None:
         """One update.
 
@@ -139,43 +287,8 @@ class Work(ABC):
             answered: Whether the halo is the answer of all other parts to what this part holds.
         """
 
-    def packet(self, to: int) -> Packet:
-        """What another part needs of this part; nothing, if it reads no owned node."""
-        if to not in self.links.sends:
-            return ()
-        return (self.h[..., self.links.sends[to]].contiguous(),)
 
-    def receive(self, sender: int, packet: Packet) -> None:
-        """Write what another part has sent into the halo."""
-        if not packet:
-            return
-        self.h[..., self.links.receives[sender]] = packet[0]
-
-    def refresh(self) -> bool:
-        """Compute again what packets hold beside embeddings, from the halo as last received;
-        returns whether it has changed."""
-        return False
-
-
-class Nothing(Work):
-    """The work of a part without nodes. ``like`` is a tensor of the solve's dtype and device."""
-
-    def __init__(self, replicas: int, channels: int, like: Tensor) -> None:
-        nothing = torch.zeros(0, dtype=torch.long)
-        self.links, self.h = Links(0, 0, {}, {}, nothing), like.new_zeros(replicas, channels, 0)
-        self.unrest, self.measure = 0.0, None
-
-    def look(self) -> float:
-        return 0.0
-
-    def judged(self) -> None:
-        return None
-
-    def advance(self, news: bool, answered: bool = False) -> None:
-        pass
-
-
-class Memory:
+class Extrapolation:
     r"""Extrapolates the updates of a part whose halos are answers to its own embeddings.
 
     If all other parts have answered the embeddings x of this part, its next solution g is a
@@ -191,7 +304,7 @@ class Memory:
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.best = math.inf
 
-    def extrapolate(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
+    def next(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
         """The next embeddings [R, k, A]. ``unrest`` is that at x."""
         helped, self.best = unrest < self.best, min(unrest, self.best)
         self.pairs = [*self.pairs[1 - PAIRS :], (x, g)] if helped else [(x, g)]
@@ -211,8 +324,16 @@ class Memory:
 
 
 class Solve(Work):
-    """Solve the part for its halo. ``solver`` is the solver of the model, and ``kernel`` the
-    problem for the compiled library, where it has that solver."""
+    """Solves a part for its halo.
+
+    Args:
+        problem: The problem on the local nodes, detached.
+        links: Which nodes are shared with which parts.
+        tol: Relative tolerance.
+        h: Embeddings to start from, [R, k, N].
+        solver: The solver of the model.
+        kernel: The problem for the compiled library, where it has that solver.
+    """
 
     def __init__(
         self,
@@ -224,24 +345,29 @@ class Solve(Work):
         solver: Solver,
         kernel: EnergyKernel | None = None,
     ) -> None:
-        super().__init__(problem, links, tol, h)
+        super().__init__(links, problem.start() if h is None else h.clone())
+        self.unrest = math.inf
+        self.problem, self.bound = problem, Bound(problem, links.owned, tol)
         self.solver, self.kernel = solver, kernel
         self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
         self.anchor = self.own.clone()
-        self.memory = Memory()
+        self.extrapolation = Extrapolation()
 
-    @property
-    def waits(self) -> bool:
-        return self.links.free > self.links.owned
-
-    def glance(self) -> tuple[Tensor, Tensor]:
+    def look(self) -> float:
         if self.kernel is None:
-            return self.residual()
-        gradient, size = self.kernel.gradient(self.h)
-        return gradient[..., : self.links.owned], size.amax(-1)
+            self.r, scale = self.bound.residual(self.h)
+        else:
+            gradient, size = self.kernel.gradient(self.h)
+            self.r, scale = gradient[..., : self.links.owned], size.amax(-1)
+        self.measure = self.bound.measure(self.r, scale, self.h)
+        self.unrest = self.measure.unrest
+        return self.unrest
+
+    def judged(self) -> Measure:
+        return self.bound.measure(*self.bound.residual(self.h), self.h)
 
     def advance(self, news: bool, answered: bool = False) -> None:
         assert self.measure is not None
@@ -249,7 +375,7 @@ class Solve(Work):
         if self.damped and not self._may_move(news):
             return
         atol = max(
-            self.bound.entry(self.measure, self.scale, self.h),
+            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
             FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
         )
         most = min(self.solver.max_iter, ITERATIONS)
@@ -263,18 +389,17 @@ class Solve(Work):
         if self.trust < 1.0:
             moved = torch.lerp(self.anchor, moved, self.trust)
         elif answered and news:
-            moved = self.memory.extrapolate(self.own, moved, self.unrest)
-        self.h = torch.cat([moved, self.h[..., owned:]], -1)
+            moved = self.extrapolation.next(self.own, moved, self.unrest)
+        self.place(moved)
 
     def _solved(self, solver: Solver, free: int) -> Tensor:
         """The embeddings [R, k, N] after a solve for the first ``free`` nodes."""
-        if self.kernel is not None:
-            if free not in self.holding:
-                held = torch.arange(self.h.size(-1)) >= free
-                self.holding[free] = self.kernel.holding(held)
-            return solver.run(self.holding[free], self.h).value
         moves = torch.arange(self.h.size(-1), device=self.h.device) < free
-        return solve(pinned(self.problem, moves, self.h), solver, self.h).value
+        if self.kernel is None:
+            return solve(pinned(self.problem, moves, self.h), solver, self.h).value
+        if free not in self.holding:
+            self.holding[free] = self.kernel.holding(~moves)
+        return solver.run(self.holding[free], self.h).value
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for
@@ -291,102 +416,3 @@ class Solve(Work):
             self.trust = 0.5 * self.trust if turned and grown else min(1.0, 1.1 * self.trust)
         self.last, self.anchor, self.idle = self.r, self.own.clone(), 0
         return True
-
-
-def rule_on(problem: Problem, owned: int, name: str) -> tuple[Rule, Tensor, Tensor]:
-    """A node's rule on the owned nodes: the rule, and the local indices of the edges into these
-    nodes and of their senders."""
-    part = problem.part(torch.arange(owned))
-    local = part.local
-    if isinstance(local, LocalMap) and name == "fixed-point":
-        rule: Rule = FixedPointRule(local, part.star, problem.channels)
-    elif isinstance(local, LocalEnergy) and name in ("gradient", "messages"):
-        steps = GradientRule(local, part.star, problem.channels)
-        rule = steps if name == "gradient" else MessageRule(steps)
-    else:
-        fits = "fixed-point" if isinstance(problem, FixedPoint) else "messages or gradient"
-        raise ConfigError(f"work={name!r} does not fit this model; expected solve or {fits}")
-    return rule, part.edges, part.senders
-
-
-class Steps(Work):
-    """Take steps of a node's rule at all owned nodes. ``rule`` is its name."""
-
-    def __init__(
-        self, problem: Problem, links: Links, tol: float, h: Tensor | None = None, *, rule: str
-    ) -> None:
-        super().__init__(problem, links, tol, h)
-        owned, graph = links.owned, problem.graph
-        self.rule, edges, self.senders = rule_on(problem, owned, rule)
-        self.star = self.rule.everyone
-        letters = self.rule.begin(self.own.clone(), self.h[..., self.senders])
-        self.letters = letters
-        self.mail = None if letters is None else torch.zeros_like(letters)
-        if letters is None:
-            return
-        # The letter on the edge i → j was written by i, on the edge j → i.
-        reverse = graph.reverse[edges]
-        place = torch.full_like(graph.src, -1)
-        place[edges] = torch.arange(edges.numel(), device=edges.device)
-        self.inner = (self.senders < owned).nonzero()[:, 0]
-        self.inner_from = place[reverse[self.inner]]
-        owner = torch.full_like(graph.batch, -1)
-        for q, halo in links.receives.items():
-            owner[halo] = q
-        of = owner[self.senders]
-        self.writes: dict[int, Tensor] = {}
-        self.reads: dict[int, Tensor] = {}
-        for q in links.receives:
-            cut = (of == q).nonzero()[:, 0]
-            self.writes[q] = cut[torch.argsort(links.edges[edges[cut]])]
-            self.reads[q] = cut[torch.argsort(links.edges[reverse[cut]])]
-
-    def place(self, own: Tensor) -> None:
-        super().place(own)
-        self.letters = self.rule.begin(self.own.clone(), self.h[..., self.senders])
-
-    def residual(self) -> tuple[Tensor, Tensor]:
-        found, scale = self.bound.residual(self.h)
-        # A part of one hop lacks edges into its halo; letters hold what the halo knows.
-        return found if self.mail is None else self.glance()[0], scale
-
-    def glance(self) -> tuple[Tensor, Tensor]:
-        if self.mail is None:
-            return self.residual()
-        found = self.rule.gradient_at(self._mail(), self.star)
-        assert found is not None
-        return found, found.abs().amax((1, 2))
-
-    def _mail(self) -> Tensor | None:
-        """The letters at hand; those from owned nodes are the newest."""
-        if self.mail is not None and self.letters is not None:
-            self.mail[..., self.inner] = self.letters[..., self.inner_from]
-        return self.mail
-
-    def advance(self, news: bool, answered: bool = False) -> None:
-        for _ in range(TURNS):
-            inbox = self.h[..., self.senders]
-            mail = self._mail()
-            mail = None if mail is None else mail.clone()
-            moved, self.letters = self.rule.update(self.own, inbox, mail, self.star)
-            self.h = torch.cat([moved, self.h[..., self.links.owned :]], -1)
-        self.refresh()  # a move leaves letters that know the neighbours of before
-
-    def packet(self, to: int) -> Packet:
-        nodes = super().packet(to)
-        if self.letters is None or to not in self.writes:
-            return nodes
-        return (*nodes, self.letters[..., self.writes[to]].contiguous())
-
-    def receive(self, sender: int, packet: Packet) -> None:
-        super().receive(sender, packet[:1])
-        if self.mail is not None and len(packet) > 1:
-            self.mail[..., self.reads[sender]] = packet[1]
-
-    def refresh(self) -> bool:
-        if self.letters is None:
-            return False
-        before = self.letters
-        self.letters = self.rule.refresh(self.own, self.h[..., self.senders], self.star)
-        assert self.letters is not None
-        return not torch.equal(before, self.letters)

@@ -44,7 +44,7 @@ class Mail:
         version: The version of what it holds.
         answers: The version of the receiver that the sender has read; ``None``: none yet.
         took: Seconds of the sender's last update.
-        packet: Embeddings and letters; empty if the receiver has them already.
+        packet: Embeddings; ``None`` if the receiver has them already.
     """
 
     version: Version
@@ -150,7 +150,7 @@ class Worker:
             known = self.heard.get(sender) if waiting is None else waiting.version
             if known is not None and mail.version < known:
                 return True
-            if mail.version != known and not mail.packet and sender in self.work.links.receives:
+            if mail.version != known and mail.packet is None and sender in self.work.links.receives:
                 return False
             if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
                 self.delivered.pop(sender, None)
@@ -173,8 +173,8 @@ class Worker:
 
     def outgoing(self, to: int) -> Mail:
         """What another part should receive now."""
-        packet = () if self.delivered.get(to) == self.version else self.work.packet(to)
-        self.bytes += sum(x.element_size() * x.numel() for x in packet)
+        packet = None if self.delivered.get(to) == self.version else self.work.packet(to)
+        self.bytes += 0 if packet is None else packet.nbytes
         return Mail(self.version, self.heard.get(to), self.took, packet)
 
     def has_arrived(self, to: int, mail: Mail, life: int | None) -> None:
@@ -228,7 +228,7 @@ class Worker:
                 self.heard[sender] = mail.version
         for sender, mail in inbox.items():
             self.work.receive(sender, mail.packet)
-        return any(mail.packet for mail in inbox.values())
+        return any(mail.packet is not None for mail in inbox.values())
 
     @property
     def has_mail(self) -> bool:
@@ -237,12 +237,10 @@ class Worker:
 
     @torch.no_grad()
     def update(self) -> bool:
-        """Read what came in, and move unless the part is settled. Returns whether packets of this
-        part have changed."""
+        """Read what came in, and move unless the part is settled. Returns whether the part has
+        moved."""
         began, answered = time.monotonic(), self.answered
         news = self.take()
-        if news and self.work.refresh():
-            self._changed()
         if self.resumed and any(q not in self.heard for q in self.work.links.receives):
             return False  # without the others' embeddings an update would undo the checkpoint
         if news:
@@ -263,7 +261,7 @@ class Worker:
             return False
         self.updates += 1
         self.took = time.monotonic() - began
-        self._changed()
+        self.version = (self.version[0], self.version[1] + 1)
         after = self.work.look()
         better = after < 0.9 * self.best
         self.quiet, self.best = (0, after) if better else (self.quiet + 1, self.best)
@@ -272,12 +270,8 @@ class Worker:
     @torch.no_grad()
     def look(self) -> None:
         """Read what came in and measure, without an update."""
-        if self.take() and self.work.refresh():
-            self._changed()
+        self.take()
         self.work.look()
-
-    def _changed(self) -> None:
-        self.version = (self.version[0], self.version[1] + 1)
 
     def status(self) -> Status:
         """The part now; a consistent view only between updates."""

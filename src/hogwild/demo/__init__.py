@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 
 from hogwild.demo.report import report
-from hogwild.demo.rumour import Rumour
-from hogwild.demo.study import QUICK, Scale, Study, study
+from hogwild.demo.study import QUICK, Rumour, Scale, Study, study
 from hogwild.errors import ConfigError
 from hogwild.files import require_writable, write_atomically
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from html import escape
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hogwild.demo import pictures
+import torch
+
 from hogwild.demo.study import (
     DELAY,
     LOSS,
@@ -23,12 +24,21 @@ from hogwild.demo.study import (
     Setting,
     Study,
 )
+from hogwild.plots.charts import convergence, output_histogram
+from hogwild.plots.deadlines import deadlines
+from hogwild.plots.style import CYCLE, INK, RED, figure
 from hogwild.progress import shown, size
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LAYERED = [model for model in MODELS if model != "soft"]
+LOOKS: dict[str, dict[str, Any]] = {
+    "gcn": {"color": CYCLE[0], "marker": "o", "linestyle": "dashed"},
+    "gat": {"color": CYCLE[1], "marker": "s", "linestyle": "dotted"},
+    "soft": {"color": CYCLE[2], "marker": "^", "linestyle": "solid"},
+}
 STYLE = """
 body { font: 16px/1.5 Georgia, serif; color: #222; background: #fff; max-width: 56rem;
        margin: 2rem auto; padding: 0 1rem; }
@@ -51,10 +61,10 @@ code { font-size: .9rem; background: #f3f3f3; overflow-wrap: anywhere; }
 def report(study: Study) -> str:
     """The page."""
     n, told = study.graph.num_nodes, int(study.graph.hops.argmin())
-    farthest = int(study.graph.hops.max())
+    farthest, cone = int(study.graph.hops.max()), str(study.deadlines["energy GNN"].cone)
     sections = [
         _section("Every node's answer", _picture(
-            pictures.answers(study),
+            _answers(study),
             caption=f"One test graph of {n} nodes. Node {told}, ringed, was told the answer. "
             f"Above: all nodes in step. Below: the first of the random schedules, S = {STAGGER} "
             f"and D = {DELAY}. A cross is a wrong answer. The darker a node is, the lower the "
@@ -72,20 +82,20 @@ def report(study: Study) -> str:
         )),
         _section("What happened", _table(study) + _words(study)),
         _section("Error against delay, stagger and loss", _picture(
-            pictures.errors(study),
+            _errors(study),
             caption=f"Share of wrong nodes on {study.tested} test graphs, mean and standard "
             f"deviation over {study.scale.runs} random schedules for each point. The "
             f"dotted line is the error of guessing.",
-        ) + _falls(study)),
+        )),
         _section("One node under many schedules", _picture(
-            pictures.histograms(study),
+            _histograms(study),
             caption=f"Output (a logit: its sign is the answer) of node {study.node}, {farthest} "
             f"hops from the one that was told, over {study.scale.many} random schedules with "
             f"S = {STAGGER} and D = {DELAY}. The dashed line is its output in step. This is the "
             f"paper's Figure 1(d) for trained models.",
         )),
         _section("Error by deadline", _picture(
-            pictures.deadlines(study),
+            deadlines(study.deadlines),
             caption=f"Share of wrong nodes if the nodes had to answer at once, against the updates "
             f"that a node has made (left) and the bytes that it has sent (right), mean over "
             f"{study.scale.runs} schedules with {LOSSY}; bands reach to the worst schedule. Dotted "
@@ -93,15 +103,15 @@ def report(study: Study) -> str:
             f"which the last node of a graph has heard of every other. No answer that depends on "
             f"all nodes is complete before. Here only one node was told, and answers can be right "
             f"as soon as all others have heard of that one.",
-        ) + _paragraphs(_cone(study), f"In time: {study.advice}")),
+        ) + _paragraphs(f"{cone[0].upper()}{cone[1:]}.", f"In time: {study.advice}")),
         _section("How the energy GNN converges", _picture(
-            *pictures.curves(study),
+            *(convergence(study.convergence, x=x) for x in ("updates", "ticks")),
             caption=f"Distance from the synchronous embeddings, relative to their largest entry, "
             f"against the mean number of updates a node has made (left) and against time (right); "
             f"one curve for each of {study.scale.runs} schedules. Where curves on the left "
             f"coincide, an update out of step helps as much as an update in step.",
         )),
-        _section("What to try next", _next()),
+        _section("What to try next", f"<ul>\n<li>{'</li><li>'.join(NEXT)}</li>\n</ul>\n"),
     ]  # fmt: skip
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -138,16 +148,15 @@ def _paragraphs(*texts: str) -> str:
 def _table(study: Study) -> str:
     head, *rows = study.rows()
     lines = ["<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>"]
-    lines += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-              for row in rows]  # fmt: skip
+    lines += [
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    ]
     note = (
         f"<p><small>{len(MODELS)} trained models ({', '.join(MODELS.values())}) in {len(ROWS)} "
         f"rows: a row is a model and what its nodes do (its rule). "
-    )
-    note += f"{escape(PRICE[0].upper() + PRICE[1:])}. Bytes: four a number, headers not counted. "
-    note += (
-        "The energy GNN's nodes make gradient steps, and send the numbers of their embeddings."
-        "</small></p>\n"
+        f"{escape(PRICE[0].upper() + PRICE[1:])}. Bytes: four a number, headers not counted. "
+        f"The energy GNN's nodes make gradient steps, and send the numbers of their embeddings."
+        f"</small></p>\n"
     )
     return '<div class="wide">\n<table>\n' + "\n".join(lines) + "\n</table>\n</div>\n" + note
 
@@ -191,95 +200,101 @@ def _words(study: Study) -> str:
         f"price is time and traffic: {shown(energy[LOSSY].price.updates)} updates and "
         f"{size(energy[LOSSY].price.bytes)} a node with {LOSS:.0%} lost, where a layered model "
         f"makes five updates.",
-        _others(study),
+        "Layered models can do better with other rules, whose rows are in the table: a node waits "
+        "for its neighbours' values of its current layer; or it waits, and sends every value until "
+        "it is acknowledged; or it keeps its neighbours' newest values of all layers and computes "
+        "all layers again ('caching'). Where five layers are enough, that may take less traffic "
+        "than the energy GNN needs until it has converged. What nearly the same answers cost "
+        "stands below, under 'Error by deadline'.",
     )
 
 
-OTHERS = {
-    "waiting": "waits for its neighbours' values of its current layer",
-    "resending": "waits, and sends every value until it is acknowledged",
-    "caching": "keeps its neighbours' newest values of all layers and recomputes all layers",
-}
-"""Other rules for layered models, by name."""
+NEXT = (
+    "<code>hogwild serve</code> (in a clone: <code>make serve</code>): the same live, on a page. "
+    "Kill a node, drag one, lose packets, and see which answer survives.",
+    "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
+    "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
+    "<code>hogwild train robots --model soft --model-option hidden_channels=8 --epochs 60 --lr "
+    "0.02 --folder runs/robots</code>, then <code>hogwild robustness runs/robots --impair "
+    "loss=0.3</code> and <code>hogwild certify runs/robots --step certified</code>: what "
+    "asynchrony costs, and what is proved about it.",
+)
 
 
-def _others(study: Study) -> str:
-    """The layered models with other rules, in words."""
-    said = [
-        f"in the row {name!r} of the table a node {OTHERS[rule]} (rule={rule!r})"
-        for name, _, rule in ROWS.values()
-        if rule in OTHERS
-    ]
-    cheaper = [
-        name
-        for row, (name, _, rule) in ROWS.items()
-        if rule in OTHERS
-        and study.error(row, LOSSY)[0] <= study.error("soft", LOSSY)[0]
-        and study.results[row][LOSSY].price.bytes < study.results["soft"][LOSSY].price.bytes
-    ]
-    choice = (
-        f" Five layers reach every node here. Where layers are enough, {' and '.join(cheaper)} "
-        f"give the same answers for less traffic than the energy GNN needs until it has converged. "
-        f"What nearly the same answers cost stands below, under 'Error by deadline'."
-        if cheaper
-        else ""
-    )
-    return f"Layered models can do better with other rules: {'; '.join(said)}.{choice}"
+# -- pictures --------------------------------------------------------------------------------------
 
 
-def _cone(study: Study) -> str:
-    """The light cone, as a sentence."""
-    text = str(study.deadlines["energy GNN"].cone)
-    return f"{text[0].upper()}{text[1:]}."
+def _answers(study: Study) -> Figure:
+    """One test graph with every node's answer, in step above and under one schedule below."""
+    data, told = study.graph, int(study.graph.hops.argmin())
+    ends = data.pos[data.edge_index].numpy()  # [2, E, 2]
+    with figure(7.2, 5.2, None) as fig:
+        axes = fig.subplots(2, len(MODELS), squeeze=False)
+        for column, (model, name) in enumerate(MODELS.items()):
+            seen = study.many[model]
+            for row, out in enumerate((seen.prediction, seen.run.predictions[0])):
+                ax = axes[row, column]
+                ax.plot(ends[..., 0], ends[..., 1], color=INK, linewidth=0.6, zorder=1)
+                sure = torch.sigmoid(out[:, 0])
+                sure = torch.where(data.y == 1, sure, 1 - sure)
+                right = (out[:, 0] > 0) == (data.y == 1)
+                for some, marker, edge, size in ((right, "o", INK, 90), (~right, "X", RED, 120)):
+                    image = ax.scatter(
+                        *data.pos[some].T.numpy(), c=sure[some].numpy(), marker=marker, s=size,
+                        vmin=0, vmax=1, cmap="cividis", edgecolors=edge, linewidths=1.0, zorder=3,
+                    )  # fmt: skip
+                ax.plot(*data.pos[told].numpy(), "o", markersize=15, markerfacecolor="none",
+                        markeredgecolor=INK, markeredgewidth=0.9, zorder=2)  # fmt: skip
+                when = "in step" if row == 0 else f"S = {STAGGER}, D = {DELAY}"
+                ax.set_title(f"{name}\n{when}: {int(right.sum())} of {len(right)} right")
+                ax.set_xticks([])
+                ax.set_yticks([])
+                ax.set_aspect("equal")
+                ax.margins(0.1)
+                for spine in ax.spines.values():
+                    spine.set_visible(False)
+        bar = fig.colorbar(image, ax=axes, label="probability given to the right answer",
+                           shrink=0.6, aspect=30)  # fmt: skip
+        bar.outline.set_visible(False)
+    return fig
 
 
-def _falls(study: Study) -> str:
-    """The largest fall of each layered model's error with more asynchrony, and why there is one."""
-    curves = (
-        [Setting(STAGGER, d) for d in sorted(study.scale.delays)],
-        [Setting(s, DELAY) for s in sorted(study.scale.staggers)],
-    )
-    steps = [step for curve in curves for step in pairwise(curve)]
-    found = []
-    for model in LAYERED:
-        falls = [(study.error(model, a)[0] - study.error(model, b)[0], a, b) for a, b in steps]
-        fall, a, b = max(falls, default=(0.0, PAPER, PAPER))
-        if fall < 5e-4:  # the page shows tenths of a percent
-            continue
-        (before, _), (after, deviation) = study.error(model, a), study.error(model, b)
-        chance = ", within a standard deviation" if fall < deviation else ""
-        found.append(
-            f"the {MODELS[model]} errs on {100 * before:.1f} % of the nodes at S = {a[0]}, "
-            f"D = {a[1]} and on {100 * after:.1f} % at S = {b[0]}, D = {b[1]}{chance}"
-        )
-    if not found:
-        return ""
-    return _paragraphs(
-        f"Not every curve rises: {'; '.join(found)}. Out of step a layered model computes another "
-        f"function in every setting, and training did not decide which of them is nearer to the "
-        f"right answers. An old packet can even help: where a neighbour is layers ahead, its "
-        f"earlier value may be the one that the layer needs."
-    )
+def _errors(study: Study) -> Figure:
+    """Share of wrong nodes against delay, stagger and loss; bars are one deviation over
+    schedules."""
+    with figure(7.2, 2.9, None) as fig:
+        left, right, lost = fig.subplots(1, 3, sharey=True, width_ratios=[3, 3, 2])
+        scale = study.scale
+        _lines(left, study, [Setting(STAGGER, d) for d in scale.delays], list(scale.delays))
+        _lines(right, study, [Setting(s, DELAY) for s in scale.staggers], list(scale.staggers))
+        _lines(lost, study, [PAPER, LOSSY], ["0 %", f"{LOSS:.0%}"])
+        lost.set_xlabel(f"packets lost,\nS = {STAGGER}, D = {DELAY}")
+        left.set_xlabel(f"delay D: largest age of\na packet (ticks), S = {STAGGER}")
+        right.set_xlabel(f"stagger S: most ticks\nbetween updates, D = {DELAY}")
+        left.set_ylabel("nodes that are wrong (%)")
+        left.set_ylim(-2, max(60.0, 100 * study.guessing + 10))  # a line at 0 is off the axis
+        fig.legend(*right.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return fig
 
 
-def _next() -> str:
-    condition = OPTIONS["soft"]["model_options"]["condition"]
-    items = [
-        "<code>hogwild serve</code> (in a clone: <code>make serve</code>): the same live, on a "
-        "page. Kill a node, drag one, lose packets, and see which answer survives.",
-        "<code>hogwild demo --seed 1</code>: other graphs, other weights, other schedules.",
-        "<code>hogwild train robots --model soft --model-option hidden_channels=8 --epochs 60 "
-        "--lr 0.02 --folder runs/robots</code>, then <code>hogwild robustness runs/robots --impair "
-        "loss=0.3</code> and <code>hogwild certify runs/robots --step certified</code>: what "
-        "asynchrony costs, and what is proved about it.",
-        "Your own trained PyG model, as it is: <code>hogwild.robustness(model, data)</code>.",
-        "Lost packets, crashes, stragglers: <code>hogwild.simulate(model, data, "
-        "impairments=BernoulliLoss(0.3))</code>, from "
-        "<code>hogwild.asynchrony</code>.",
-        "Fewer updates: <code>hogwild robustness runs/robots --rule balls</code>, where every node "
-        "solves what it has heard of, or <code>--rule messages</code>, in larger packets.",
-        f"The condition number of this energy is at most {condition:g}. Smaller ones need fewer "
-        f"updates, larger ones reach further: <code>hogwild train … --model-option "
-        f"condition=41</code>.",
-    ]
-    return "<ul>\n" + "".join(f"<li>{item}</li>\n" for item in items) + "</ul>\n"
+def _lines(ax: Axes, study: Study, settings: list[Setting], ticks: Sequence[object]) -> None:
+    """One line for each model over equally spaced settings, slightly shifted against each other."""
+    for number, (model, name) in enumerate(MODELS.items()):
+        values = [study.error(model, setting) for setting in settings]
+        at = [i + 0.08 * (number - 1) for i in range(len(settings))]
+        ax.errorbar(
+            at, [100 * mean for mean, _ in values], [100 * deviation for _, deviation in values],
+            label=name, markersize=4, capsize=2, elinewidth=0.8, clip_on=False, **LOOKS[model],
+        )  # fmt: skip
+    ax.axhline(100 * study.guessing, color=INK, linewidth=0.7, linestyle=(0, (1, 2)),
+               label="guessing")  # fmt: skip
+    ax.set_xticks(range(len(ticks)), [str(t) for t in ticks])
+
+
+def _histograms(study: Study) -> Figure:
+    """Outputs of the node farthest from the one that was told, over many schedules."""
+    fig = output_histogram(list(study.many.values()), study.node, titles=list(MODELS.values()))
+    legend = fig.axes[0].get_legend()
+    if legend is not None:
+        legend.remove()  # it may cover bars; the caption says what the dashed line is
+    return fig

@@ -1,25 +1,92 @@
-"""The demonstration's numbers: three models are trained in step, then run out of step and with lost
-packets, each with one or several rules."""
+"""The demonstration's task and its numbers: three models are trained in step, then run out of step
+and with lost packets, each with one or several rules."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from scipy.sparse.csgraph import shortest_path
+from scipy.spatial.distance import pdist, squareform
 from torch_geometric.data import Batch, Data
 
 from hogwild.analysis.advice import advice
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.demo.rumour import Rumour
+from hogwild.errors import ConfigError
 from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
+from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.progress import aligned, shown, size, wrapped
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.synthetic import undirected
 from hogwild.training import train
+
+NODES, DIAMETER = (12, 16), (4, 5)
+"""Smallest and largest number of nodes, and diameter, of a graph."""
+DEGREE = 4.5
+"""Mean degree of an infinite graph with the same radius."""
+
+
+def geometric(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Places [n, 2] in the unit square and hops [n, n] of a graph of the right diameter."""
+    while True:
+        n = int(random.integers(NODES[0], NODES[1] + 1))
+        pos = random.random((n, 2))
+        apart = squareform(pdist(pos))
+        joined = (apart <= math.sqrt(DEGREE / (math.pi * n))) & ~np.eye(n, dtype=bool)
+        hops = shortest_path(joined, unweighted=True)
+        if DIAMETER[0] <= hops.max() <= DIAMETER[1]:
+            return pos, hops
+
+
+class Rumour(Task):
+    """Rumours: one node is told one of two answers, and all nodes must find it out.
+
+    **Data.** Random geometric graphs of 12 to 16 nodes and diameter 4 or 5, so that five layers
+    reach from every node to every other. One node has a one-hot feature [n, 2], the answer; the
+    features of all others are zero. Every node predicts the answer. Every graph appears twice,
+    once with each answer, so that guessing errs on one half. The graphs also hold ``pos`` [n, 2],
+    where to draw the nodes, and ``hops`` [n], how far each node is from the one that was told.
+
+    **Protocol.** One split of the graphs. **Loss** binary cross-entropy. **Metric** the share of
+    nodes that are wrong.
+
+    Args:
+        pairs: Number of graphs, each with both answers; an eighth of them are for validation and an
+            eighth for testing.
+        seed: Graph g is a function of (``seed``, g) alone.
+    """
+
+    name = "rumour"
+    minimised, reported = CROSS_ENTROPY, ERROR
+    in_channels = 2
+    out_channels = 1
+
+    def __init__(self, pairs: int = 24, *, seed: int = 0) -> None:
+        if pairs < 3:
+            raise ConfigError(f"pairs={pairs!r}; expected at least 3: to train, to choose, to test")
+        self.graphs = []
+        for g in range(pairs):
+            random = np.random.default_rng([seed, g])
+            pos, hops = geometric(random)
+            told = int(random.integers(len(pos)))
+            edge_index = undirected(*np.nonzero(np.triu(hops == 1)))
+            for answer in range(2):
+                x = torch.zeros(len(pos), 2, dtype=torch.float64)
+                x[told, answer] = 1.0
+                y, far = torch.full((len(pos),), answer), torch.from_numpy(hops[told]).long()
+                self.graphs.append(
+                    Data(x=x, edge_index=edge_index, y=y, pos=torch.from_numpy(pos), hops=far)
+                )
+        held = max(1, pairs // 8)
+        self.fixed = published([2 * (pairs - 2 * held), 2 * held, 2 * held])
 
 
 class Setting(NamedTuple):
@@ -28,6 +95,12 @@ class Setting(NamedTuple):
     stagger: int
     delay: int
     loss: float = 0.0
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The same as options of a simulation."""
+        lossy = BernoulliLoss(self.loss) if self.loss else ()
+        return {"stagger": self.stagger, "delay": self.delay, "impairments": lossy}
 
     def __str__(self) -> str:
         lost = f", {self.loss:.0%} lost" if self.loss else ""
@@ -128,12 +201,6 @@ class Study:
                   Setting(max(scale.staggers), DELAY), LOSSY]  # fmt: skip
         return [None, *dict.fromkeys(wanted)]
 
-    def sure(self, model: str) -> float:
-        """Mean probability that a model gives to the right answer, in step, on the graph shown."""
-        out, y = self.many[model].prediction[:, 0], self.graph.y
-        sure = torch.sigmoid(out)
-        return float(torch.where(y == 1, sure, 1 - sure).mean())
-
     @property
     def deadlines(self) -> dict[str, Deadlines]:
         """Error by deadline with losses, by name of the row."""
@@ -219,35 +286,28 @@ def study(
         say(f"{'':13}{100 * float(found.metrics['test'][found.best]):.1f} % of test nodes wrong")
     results: dict[str, dict[Setting, Robustness]] = {}
     many: dict[str, Robustness] = {}
+    common: dict[str, Any] = {"seed": seed, "ticks": scale.ticks, "progress": progress}
     for row, (name, model, rule) in ROWS.items():
         next_step(f"running the {name} out of step, {len(scale.settings)} settings")
-        both: dict[str, Any] = {
-            "metric": "error", "seed": seed, "tol": TOL, "ticks": scale.ticks, "rule": rule,
-            "progress": progress,
-        }  # fmt: skip
+        both: dict[str, Any] = {"metric": "error", "rule": rule, **common}
         results[row] = {}
         for setting in scale.settings:
-            seen = robustness(
-                models[model], test, runs=scale.runs, stagger=setting.stagger,
-                delay=setting.delay, **both,
-                impairments=BernoulliLoss(setting.loss) if setting.loss else (),
-            )  # fmt: skip
-            results[row][setting] = seen
+            results[row][setting] = seen = robustness(
+                models[model], test, runs=scale.runs, tol=TOL, **setting.options, **both
+            )
             say(
                 f"{'':13}{setting}: {100 * seen.summary()['asynchronous']:.1f} % of test nodes "
                 f"wrong; {seen.price}"
             )
         if row in MODELS:
             many[row] = robustness(
-                models[model], graph, runs=scale.many, stagger=STAGGER, delay=DELAY,
-                **{**both, "tol": FINE},
-            )  # fmt: skip
+                models[model], graph, runs=scale.many, tol=FINE, **PAPER.options, **both
+            )
     next_step("watching the energy GNN converge")
     convergence = {
         str(setting): simulate(
-            models["soft"], graph, stagger=setting.stagger, delay=setting.delay, seed=seed,
-            runs=scale.runs, history=10, record=True, tol=FINE, ticks=scale.ticks,
-            impairments=BernoulliLoss(setting.loss) if setting.loss else (), progress=progress,
+            models["soft"], graph, runs=scale.runs, history=10, record=True, tol=FINE,
+            **setting.options, **common,
         )
         for setting in (Setting(1, 0), PAPER, LOSSY)
     }  # fmt: skip

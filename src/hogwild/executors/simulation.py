@@ -32,8 +32,7 @@ from hogwild.errors import ConfigError, require_integer, require_one_of, require
 from hogwild.graph import Graph, Star
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Problem
 from hogwild.rules import check_radius, rule_for, sends_letters
 from hogwild.rules.energies import check_step
@@ -45,7 +44,7 @@ NUMBER = 4
 """Bytes of a number on the wire: a float32."""
 STUCK = 1000
 """A run is given up after this many ticks in a row at which nodes could only wait. In
-``benchmarks/baselines.py`` runs with ``rule="waiting"`` and lost packets end so."""
+``benchmarks/rules.py --measure layers`` with ``rule="waiting"`` and lost packets end so."""
 
 
 @dataclass(frozen=True)

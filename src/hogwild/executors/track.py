@@ -27,7 +27,7 @@ from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
-from hogwild.models.stream import Stream
+from hogwild.models.warm import Stream
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose
@@ -491,8 +491,9 @@ class Spoken:
         elif self.told is None or not torch.equal(nodes, self.told):
             assert self.told is not None
             new = simulation.start[0, -k:].clone()
-            pairs = (nodes[:, None] == self.told[None]).nonzero(as_tuple=True)
-            here, there = copies(pairs, self.runs, (nodes.numel(), self.told.numel()))
+            here, there = (nodes[:, None] == self.told[None]).nonzero().unbind(1)
+            sizes = nodes.numel(), self.told.numel()
+            here, there = copies((here, there), self.runs, sizes)
             new[:, here] = self.held[:, there]
             self.held, self.told = new, nodes
         everyone = torch.arange(h.size(-1), device=h.device)

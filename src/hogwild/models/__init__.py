@@ -3,26 +3,23 @@
 from hogwild.models.base import Conv, Kind, Model
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.explained import Explained
-from hogwild.models.explicit import GAT, GCN
 from hogwild.models.features import Features
 from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.ignn import EIGNN, IGNN, EIGNNConv, IGNNConv
 from hogwild.models.implicit import ImplicitConv
-from hogwild.models.layered import LayeredGNN, Layers
-from hogwild.models.layers import LayeredProblem
+from hogwild.models.layered import GAT, GCN, LayeredGNN, Layers
+from hogwild.models.levels import LayeredProblem
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.soft import SoftEnergyConv, SoftEnergyGNN
 from hogwild.models.stack import Stack
-from hogwild.models.stream import Stream
-from hogwild.models.warm import WarmStart
-from hogwild.models.wrapping import WrappedGNN, wrap
+from hogwild.models.warm import Stream, WarmStart
+from hogwild.models.wrapped import WrappedGNN, wrap
 
 __all__ = [
     "EIGNN", "GAT", "GCN", "GNN", "GSDGNN", "IGNN", "Conv", "EIGNNConv", "EnergyConv", "EnergyGNN",
     "Explained", "Features", "GSDConv", "IGNNConv", "ImplicitConv", "Kind", "LayeredGNN",
-    "LayeredProblem", "Layers", "Model", "Readout", "ScarselliConv",
-    "ScarselliGNN", "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN",
-    "wrap",
+    "LayeredProblem", "Layers", "Model", "Readout", "ScarselliConv", "ScarselliGNN",
+    "SoftEnergyConv", "SoftEnergyGNN", "Stack", "Stream", "WarmStart", "WrappedGNN", "wrap",
 ]  # fmt: skip

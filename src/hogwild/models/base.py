@@ -26,8 +26,7 @@ from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.keywords import Called
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.validation import check_inputs, in_precision_of
 from hogwild.problems.base import Problem
 

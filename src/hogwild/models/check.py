@@ -8,7 +8,7 @@ from hogwild.errors import ConfigError
 from hogwild.models.base import Model
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.mode import uncompiled
-from hogwild.models.wrapping import WrappedGNN
+from hogwild.models.wrapped import WrappedGNN
 
 
 def check_model(model: object) -> ConvGNN:

@@ -15,11 +15,10 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
 from hogwild.models.check import check_model
 from hogwild.models.energy import EnergyConv
-from hogwild.models.gcn_node import activation
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.ignn import ContractionConv, EIGNNConv, IGNNConv
-from hogwild.models.layer import Layer
+from hogwild.models.layer import Layer, activation
 from hogwild.models.layered import Layers
 from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating

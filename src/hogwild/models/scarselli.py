@@ -17,29 +17,30 @@ training loss therefore gets a penalty on the columns of the Jacobian at the sol
     p = \sum_{c} \bigl( \|J_{:,c}\|_1 - \mu \bigr)_+^2, \qquad
     J = \frac{\partial F}{\partial h}(h^*), \quad 0 < \mu < 1,
 
-which vanishes exactly where :math:`\|J\|_1 \le \mu`. Asynchronous updates that start near such a
-fixed point converge to it. The penalty only encourages this property, and only at one point.
-:meth:`ScarselliConv.contractivity` measures it.
+which vanishes exactly where :math:`\|J\|_1 \le \mu`. Since :math:`\rho(|J|) \le \|J\|_1`, the
+linearised map then contracts in a weighted maximum norm over the nodes, and asynchronous updates
+that start near the fixed point converge to it. (A contraction in the 2-norm is not enough.) The
+penalty only encourages this property, and only at one point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, require_all_positive, require_widths
-from hogwild.graph import Graph, Star
+from hogwild.graph import Graph, Star, kept
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.models.jacobian import Contractivity, Jacobian
 from hogwild.nn.tanh import TanhMap, TanhMLP
-from hogwild.ops import gather, mtm, scatter
+from hogwild.ops import distinct, gather, mtm, mtv, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
@@ -54,6 +55,43 @@ OWN, HEARD = 0.3, 0.6
 embedding through u, ``HEARD`` in all embeddings through the messages of ``DEGREE`` neighbours.
 Their sum is below one, so that a fresh map contracts; ``tests/models/test_scarselli.py`` checks it.
 How the sum is shared between the two is a choice that no benchmark has tested."""
+
+
+@dataclass
+class Jacobian:
+    r"""One k × k block for every node and edge, with receivers as rows and senders as columns."""
+
+    graph: Graph
+    own: Tensor  # [R, k, k, N] ∂F_i / ∂h_i without self-loops
+    edge: Tensor  # [R, k, k, E] ∂F_i / ∂h_j along each edge j → i
+
+    def pull(self, v: Tensor) -> Tensor:
+        """``Jᵀ v``, [R, k, N]."""
+        along = mtv(self.edge, gather(v, self.graph.dst))
+        return mtv(self.own, v) + scatter(along, self.graph.src, self.graph.num_nodes)
+
+    @cached_property
+    def blocks(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Blocks [R, k, k, M] of the distinct pairs of nodes, with their rows and columns [M].
+        Parallel edges share a block, and a self-loop is part of the block of its node."""
+        number, rows, cols = _pairs(self.graph)
+        both = torch.cat([self.own, self.edge], -1)
+        return scatter(both, number, rows.numel()), rows, cols
+
+    @property
+    def columns(self) -> Tensor:
+        """Sums of the absolute values of every column, [R, k, N]."""
+        blocks, _, cols = self.blocks
+        return scatter(blocks.abs().sum(1), cols, self.graph.num_nodes)
+
+
+@kept
+def _pairs(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
+    """The distinct (receiver, sender) pairs. Returns the index of the pair of every node with
+    itself, then of every edge, [N + E], and the two ends of every pair, [M] each."""
+    nodes = torch.arange(graph.num_nodes, device=graph.src.device)
+    rows, cols = torch.cat([nodes, graph.dst]), torch.cat([nodes, graph.src])
+    return distinct(rows, cols, graph.num_nodes)
 
 
 @dataclass
@@ -118,7 +156,7 @@ class ScarselliConv(ImplicitConv):
 
     With fresh parameters the map usually contracts on graphs of degree up to ten. During training
     the solve may fail (see ``on_failure``), find one of several fixed points, or find a fixed point
-    that asynchronous updates leave (see :meth:`contractivity`). The paper therefore does not count
+    that asynchronous updates leave. The paper therefore does not count
     this model among the true fixed-point GNNs.
 
     ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
@@ -223,20 +261,6 @@ class ScarselliConv(ImplicitConv):
             value: Tensor = problem.penalty(h, target).to(inputs.x.dtype)
         return value if self.replicas is not None else value[0]
 
-    def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
-        """How much the map contracts near embeddings h [N, k] or [R, N, k], in three norms:
-        [G] or [R, G] each.
-
-        The numbers describe this one point; they prove nothing about other points.
-        """
-        inputs = self.accept(inputs)
-        with self._precise(inputs), torch.no_grad():
-            problem, h = self._at(h, inputs)
-            found: Contractivity = problem.jacobian(h).contractivity()
-        if self.replicas is not None:
-            return found
-        return Contractivity(found.rho[0], found.one_norm[0], found.two_norm[0])
-
 
 class ScarselliGNN(ImplicitGNN):
     """The original graph neural network: :class:`ScarselliConv` and the paper's readout. The
@@ -248,10 +272,4 @@ class ScarselliGNN(ImplicitGNN):
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
         features, layer = self.features(self.accept(inputs)), self._only("map")
         found: Tensor = layer.penalty(h, features, target=target)
-        return found
-
-    def contractivity(self, h: Tensor, inputs: Inputs) -> Contractivity:
-        """How much the map contracts near one point: :meth:`ScarselliConv.contractivity`."""
-        features, layer = self.features(self.accept(inputs)), self._only("map")
-        found: Contractivity = layer.contractivity(h, features)
         return found

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.layers import LayeredProblem
-from hogwild.models.levels import StackProblem
+from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
 from hogwild.rules.base import STEPS, About

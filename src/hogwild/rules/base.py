@@ -48,7 +48,7 @@ class About:
         reason: Of layers: why.
         better: Names of rules that are in time earlier.
         gain: Why this rule is in time earlier than one whose ``better`` has it.
-        tuning: What else would help; ``{aim}`` is training for the deadline.
+        tuning: What else would help.
         late: What would help where no run comes near the answer.
         slow: What would help where runs have not arrived yet.
         stuck: What would help where runs come no nearer.

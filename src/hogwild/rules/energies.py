@@ -188,7 +188,7 @@ GRADIENT = About(
     differentiable=True,
     proof="descent",
     better=("messages", "balls"),
-    tuning=f"{{aim}}; {CONVEX}",
+    tuning=CONVEX,
     late=f"{MORE}, or rule='balls'{SOLVE}",
     slow="rule='messages' needs fewer updates as a rule, most of all on long paths",
 )
@@ -202,7 +202,7 @@ MESSAGES = About(
     proof="messages",
     better=("balls",),
     gain=", which needs fewer updates as a rule, in larger packets",
-    tuning=f"{{aim}}; {CONVEX}",
+    tuning=CONVEX,
     late=f"{MORE}, or rule='balls'{SOLVE}",
     stuck="rule='gradient' may arrive where messages do not",
     coarse="rule='gradient' bears coarser ones",

@@ -1,8 +1,9 @@
-"""What a page and the server say to each other.
+"""What a page and the server say to each other, and what waits between the two.
 
 The page sends JSON objects, :data:`COMMANDS`. The server sends JSON objects (``is`` says what:
 ``hello``, ``scene``, ``notice``) and binary snapshots. Everything that comes from a page is checked
-here: whoever can reach the server can send anything.
+here: whoever can reach the server can send anything. An :class:`Exchange` stands between the
+connection of a viewer and the thread that works for them.
 
 A snapshot is little-endian: a head of six uint32 (:data:`MAGIC`, number of the scene, tick, n,
 number of sides, flags), then for each side
@@ -24,15 +25,18 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from hogwild.errors import HogwildError
 from hogwild.rules import RULES
-from hogwild.web.shelf import MODELS
+from hogwild.web.pretrained import MODELS
 from hogwild.web.side import MOST_DELAY, Packets, Seen
 from hogwild.web.worlds import LEAST, MOST, TASKS
 
@@ -42,44 +46,38 @@ LONGEST = 1000
 MOST_STAGGER, MOST_LOSS, MOST_SPEED = 20, 0.95, 120
 GIVEN = "given"
 """The name of the task and of the model that the command line gave."""
+WAITING = 64
+"""Commands that may wait at most; those about the same thing count once."""
+NOTICES = 8
+"""Notices that wait for the viewer at most."""
 
 
 class ProtocolError(HogwildError):
     """A command that cannot be one; the text says why."""
 
 
-Check = Callable[[Any], bool]
-
-
 @dataclass(frozen=True)
 class Field:
     """A field of a command: whether a value can be one, and what is expected, in words."""
 
-    fine: Check
+    fine: Callable[[Any], bool]
     expected: str
 
 
 def whole(least: int, most: int) -> Field:
     """An integer from ``least`` to ``most``."""
-
-    def fine(v: Any) -> bool:
-        return isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
-
-    return Field(fine, f"an integer from {least} to {most}")
+    expected = f"an integer from {least} to {most}"
+    return Field(lambda v: type(v) is int and least <= v <= most, expected)
 
 
 def real(least: float, most: float) -> Field:
-    """A number from ``least`` to ``most``."""
-
-    def fine(v: Any) -> bool:
-        number = isinstance(v, int | float) and not isinstance(v, bool)
-        return number and math.isfinite(v) and least <= v <= most
-
-    return Field(fine, f"a number from {least:g} to {most:g}")
+    """A number from ``least`` to ``most``; no number is NaN."""
+    expected = f"a number from {least:g} to {most:g}"
+    return Field(lambda v: type(v) in (int, float) and least <= v <= most, expected)
 
 
 def one_of(*names: str) -> Field:
-    """One of some words."""
+    """One of some names."""
     return Field(lambda v: isinstance(v, str) and v in names, f"one of {', '.join(names)}")
 
 
@@ -150,9 +148,9 @@ def parse(text: str | bytes) -> Command:
     if found.keys() != fields.keys():
         expected = ", ".join(fields) or "no field"
         raise ProtocolError(f"{name}: wrong fields; expected {expected} beside do")
-    for key, field in fields.items():
-        if not field.fine(found[key]):
-            raise ProtocolError(f"{name}: {key} is out of range; expected {field.expected}")
+    for key, allowed in fields.items():
+        if not allowed.fine(found[key]):
+            raise ProtocolError(f"{name}: {key} is out of range; expected {allowed.expected}")
     return Command(name, found)
 
 
@@ -188,3 +186,94 @@ def _packed(packets: Packets, tick: int) -> bytes:
     out["back"] = min(max(tick - packets.time, 0), 255)
     out["age"], out["lost"] = packets.age, packets.lost
     return out.tobytes()
+
+
+def rounded(values: np.ndarray, digits: int = 6) -> list[float | None]:
+    """Numbers for JSON, which knows no NaN."""
+    return [round(float(v), digits) if math.isfinite(v) else None for v in values]
+
+
+# -- between the connection and the thread ---------------------------------------------------------
+
+
+@dataclass
+class Screen:
+    """The newest of everything that a viewer has not been sent: what the connection reads."""
+
+    scene: dict[str, Any] | None = None
+    snapshot: bytes | None = None
+    notices: deque[dict[str, str]] = field(default_factory=lambda: deque(maxlen=NOTICES))
+
+
+class Exchange(ABC):
+    """What a viewer is connected to: commands go in, the newest of everything comes out. A slow
+    viewer misses some, and nothing piles up.
+
+    Args:
+        wake: Called, from the thread, whenever there is something new to send.
+    """
+
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        self.wake, self.closed = wake, False
+        self.commands: dict[tuple[Any, ...], Command] = {}
+        self._lock, self._screen = threading.Condition(), Screen()
+        self._thread = threading.Thread(target=self.run, name="hogwild-viewer", daemon=True)
+
+    # -- from the connection -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def put(self, command: Command) -> None:
+        """Have a command carried out; a later one about the same thing replaces an earlier one."""
+        with self._lock:
+            self.commands.pop(command.subject, None)
+            if len(self.commands) >= WAITING:
+                self.say("Too many commands at once: some were dropped.")
+                return
+            self.commands[command.subject] = command
+            self._lock.notify()
+
+    def refuse(self, why: str) -> None:
+        """Tell the viewer that a message was refused."""
+        self.say(f"The server refused {why}.", "error")
+
+    def take(self) -> Screen:
+        """Everything new since the last call."""
+        with self._lock:
+            out, self._screen = self._screen, Screen()
+        return out
+
+    def close(self) -> None:
+        """The viewer has gone."""
+        with self._lock:
+            self.closed = True
+            self._lock.notify()
+
+    # -- from the thread ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def run(self) -> None:
+        """What the thread does."""
+
+    def waiting(self, patience: float = 0.0) -> list[Command]:
+        """The commands that wait, oldest first; waits up to ``patience`` seconds for one."""
+        with self._lock:
+            if not self.commands and not self.closed and patience > 0.0:
+                self._lock.wait(patience)
+            out, self.commands = list(self.commands.values()), {}
+        return out
+
+    def say(self, text: str, kind: str = "note") -> None:
+        """Tell the viewer something."""
+        with self._lock:
+            self._screen.notices.append({"is": "notice", "kind": kind, "text": text})
+        self.wake()
+
+    def show(self, *, scene: dict[str, Any] | None = None, snapshot: bytes | None = None) -> None:
+        """A new scene, or a new snapshot, in place of those that were not sent yet."""
+        with self._lock:
+            self._screen.scene = self._screen.scene if scene is None else scene
+            self._screen.snapshot = self._screen.snapshot if snapshot is None else snapshot
+        self.wake()

@@ -1,4 +1,4 @@
-"""Show a page from Python: a model of one's own on a graph of one's own."""
+"""What the server shows: the worlds of the page, a model of the user's own, or a running swarm."""
 
 from __future__ import annotations
 
@@ -8,10 +8,29 @@ import threading
 import webbrowser
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hogwild.web.home import from_pair, home
+from torch_geometric.data import Data
+
+from hogwild.asynchrony.trace import Replay, Trace
+from hogwild.errors import ConfigError, HogwildError
+from hogwild.graph.inputs import Inputs
+from hogwild.models.check import runnable
+from hogwild.rules import fitting, rule_for
+from hogwild.training.task import made
+from hogwild.web.pretrained import MODELS
+from hogwild.web.protocol import GIVEN, MOST_LOSS, MOST_SPEED, MOST_STAGGER
 from hogwild.web.server import Home, address, listen, serve
+from hogwild.web.session import Session
+from hogwild.web.side import DRAWN, MOST_DELAY, RESTART
+from hogwild.web.stage import LEASE
+from hogwild.web.watch import Attached, watch
+from hogwild.web.worlds import LEAST, MOST, TASKS, UserWorld
+
+if TYPE_CHECKING:
+    from hogwild.training import Result
 
 
 def show(
@@ -35,7 +54,12 @@ def show(
         ConfigError: The model or the graph cannot be shown, or the port is in use.
     """
     found = home(from_pair(model, data, title))
-    return until_ended(found, "127.0.0.1", port, open=open, beside=_in_a_notebook())
+    beside = True
+    try:  # no other event loop can run in the thread of a notebook's
+        asyncio.get_running_loop()
+    except RuntimeError:
+        beside = False
+    return until_ended(found, "127.0.0.1", port, open=open, beside=beside)
 
 
 def until_ended(
@@ -62,10 +86,98 @@ def until_ended(
     return where
 
 
-def _in_a_notebook() -> bool:
-    """Whether an event loop runs in this thread already, in which no other can run."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def hello(given: UserWorld | None, attached: bool = False) -> dict[str, Any]:
+    """What a page is told first: what there is to choose from."""
+    tasks = {name: {"title": about.title} for name, about in TASKS.items()}
+    models = {name: {"title": kind.title} for name, kind in MODELS.items()}
+    if given is not None:
+        tasks = {GIVEN: {"title": given.title}, **tasks}
+    return {
+        "is": "hello", "tasks": tasks, "models": models, "attached": attached,
+        "limits": {
+            "nodes": [LEAST, MOST], "stagger": [1, MOST_STAGGER], "delay": [0, MOST_DELAY],
+            "loss": [0, MOST_LOSS], "speed": [1, MOST_SPEED],
+        },
+        "lease": LEASE, "restart": RESTART, "drawn": DRAWN,
+    }  # fmt: skip
+
+
+def home(
+    given: UserWorld | None = None,
+    replay: str | None = None,
+    attach: str | None = None,
+    certificates: str | None = None,
+) -> Home:
+    """What all viewers share.
+
+    Args:
+        given: A model of one's own.
+        replay: A file with a schedule of its graph.
+        attach: The folder of a running swarm, or of the status lines of agents; or addresses.
+        certificates: For agents that want them, the folder of their controller.
+    """
+    if attach is not None:
+        found = watch(attach, certificates)
+        return Home(lambda wake: Attached(found, wake), hello(None, attached=True), end=found.close)
+    trace = None if replay is None else Trace.load(replay)
+    if trace is not None:
+        assert given is not None
+        Replay(trace, given.model.problem(Inputs.of(given.data())).graph)  # the same graph?
+    return Home(lambda wake: Session(given, trace, wake), hello(given))
+
+
+def from_run(result: Result, replica: int | None) -> UserWorld:
+    """The model of a finished run, on its first test graph."""
+    r = result.best if replica is None else replica
+    model = (result.model if replica is None else result.replica(replica)).cpu()
+    graph = result.graph(result.tested(r)[0])
+    classes = result.task.out_channels == 1 and result.task.metric_name in ("error", "accuracy")
+    return from_pair(model, graph, result.task.name, classes)
+
+
+def from_pair(model: Any, graph: Any, title: str, classes: bool = False) -> UserWorld:
+    """A model, of hogwild or of PyG's convolutions, on a graph; with two rules that fit it.
+
+    Raises:
+        ConfigError: The model does not answer for every node, or the graph cannot be shown.
+        AsynchronyError: Nodes cannot run the model on this graph, since links lack a way back, for
+            instance.
+    """
+    if not isinstance(graph, Data) or graph.get("x") is None or graph.get("edge_index") is None:
+        raise ConfigError(
+            f"the graph is a {type(graph).__name__}; expected one torch_geometric.data.Data with "
+            f"x and edge_index"
+        )
+    found = deepcopy(runnable(model)).eval()  # as simulate runs it
+    given = UserWorld(found, graph.clone(), title, classes)
+    out = found.predict(given.data())
+    if out.dim() != 2 or out.size(0) != given.nodes:
+        raise ConfigError(
+            f"the model answers {list(out.shape)} on a graph of {given.nodes} nodes ({title}); "
+            f"expected a row for every node: the page shows what nodes answer"
+        )
+    if not bool(out.isfinite().all()):
+        raise ConfigError(
+            f"the model answers NaN or infinity on the graph ({title}); expected finite numbers: "
+            f"were its parameters trained?"
+        )
+    inputs = Inputs.of(given.data())
+    found.require_asynchronous(inputs)
+    problem, names = found.problem(inputs), []
+    for name in fitting(problem):
+        with suppress(HogwildError):  # some rules need layers of one width, for instance
+            rule_for(problem, name)
+            names.append(name)
+    given.rules = (names[0], names[1] if len(names) > 1 else names[0])
+    return given
+
+
+def from_file(text: str) -> UserWorld:
+    """What a function ``FILE.py:NAME`` returns: a model, and a graph."""
+    found = made(text, {}, "model")
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise ConfigError(
+            f"model={text!r} made a {type(found).__name__}; expected a pair: a model, and a graph "
+            f"(torch_geometric.data.Data)"
+        )
+    return from_pair(*found, Path(text.rpartition(":")[0]).name)

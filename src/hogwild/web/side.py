@@ -17,8 +17,8 @@ from hogwild.executors.simulation import NUMBER, Settings, Simulation
 from hogwild.executors.track import Course, Spoken
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import AnyProblem, Model
-from hogwild.models.stream import Stream
+from hogwild.models.base import Model
+from hogwild.models.warm import Stream
 from hogwild.problems.base import FixedPoint, Objective
 from hogwild.rules import choose, fitting
 
@@ -37,11 +37,6 @@ def settings(stagger: int, delay: int, loss: float, seed: int, rule: str) -> Set
     return Settings(
         stagger=stagger, delay=delay, seed=seed, rule=rule, impairments=(BernoulliLoss(loss),)
     )
-
-
-def rules_of(problem: AnyProblem) -> list[str]:
-    """The rules that fit a problem, the usual one first."""
-    return list(fitting(problem))
 
 
 class Followed(Replay):
@@ -144,7 +139,7 @@ class Side:
         """The graph is now ``true``, and nodes believe in ``believed``."""
         self.frame, self.inputs = true, Inputs.of(true.data)
         self.problem = self.model.problem(self.inputs).detach()
-        self.rules = rules_of(self.problem)
+        self.rules = list(fitting(self.problem))
         self.exact = self.stream.update(true.data).value  # [m, k]
         self.exact_answer = self._read(self.exact)
         if self.trace is not None:

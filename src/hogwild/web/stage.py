@@ -6,22 +6,22 @@ A stage knows no thread and no clock: whoever holds it says when it ticks
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from hogwild.asynchrony.moving import Beliefs, Frame
 from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model
-from hogwild.web.given import Given
-from hogwild.web.kept import Recording, Timing
-from hogwild.web.protocol import GIVEN, Command
-from hogwild.web.scene import described, limits, pairs, rounded
-from hogwild.web.shelf import trained
+from hogwild.web.pretrained import MODELS, trained
+from hogwild.web.protocol import GIVEN, Command, rounded
 from hogwild.web.side import Packets, Seen, Side, settings
-from hogwild.web.worlds import World
+from hogwild.web.worlds import UserWorld, World
 
 LEASE = 20
 """Ticks for which a node counts on a neighbour that is gone."""
@@ -29,6 +29,26 @@ USUAL = (("energy", "auto"), ("gcn", "overwriting"))
 """The models and rules to begin with."""
 TICKS_SHOWN = 40
 """Ticks whose packets one snapshot shows at most."""
+LONGEST_TRACE = 5_000, 1_000_000
+"""Ticks that are recorded at most, and views of packets in them (26 bytes each)."""
+
+
+@dataclass
+class Recording:
+    """A schedule that can be replayed: the world it was drawn on, and where nodes ended."""
+
+    trace: Trace
+    world: World | UserWorld
+    choice: list[tuple[str, str]]
+    h: Tensor | None = None
+    running: bool = True
+    views: int = 0
+
+    def noted(self) -> bool:
+        """Count the last tick; whether the recording is as long as it may be."""
+        ticks = self.trace.ticks
+        self.views += ticks[-1].view.numel() if ticks else 0
+        return len(ticks) >= LONGEST_TRACE[0] or self.views >= LONGEST_TRACE[1]
 
 
 class Stage:
@@ -39,17 +59,19 @@ class Stage:
         replay: A recorded schedule of this graph.
 
     Attributes:
+        sleeps: Whether nodes do not begin yet: commands only say with what.
         stale: Whether there is a new scene to be shown.
         same: Whether a replay ended in the same bits; ``None``: nothing can be said.
     """
 
-    def __init__(self, given: Given | None = None, replay: Trace | None = None) -> None:
+    def __init__(self, given: UserWorld | None = None, replay: Trace | None = None) -> None:
         self.given, self.from_file = given, replay
-        self.timing, self.paused = Timing(), False
-        self.world: World | Given = World.make("field", 60, 3) if given is None else given
-        self.choice = list(USUAL) if given is None else given.choice
+        self.timing: dict[str, Any] = {"stagger": 5, "delay": 2, "loss": 0.0, "speed": 20}
+        self.paused = False
+        self.world: World | UserWorld = World.make("field", 60, 3) if given is None else given
+        self.choice = list(USUAL) if given is None else [(GIVEN, rule) for rule in given.rules]
         self.dead: set[int] = set()
-        self.version, self.stale = 0, False
+        self.version, self.stale, self.sleeps = 0, False, False
         self.recording: Recording | None = None
         self.replaying: Recording | None = None
         self.same: bool | None = None
@@ -100,22 +122,6 @@ class Stage:
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def prepare(self, command: Command) -> bool:
-        """Take a command into account before all nodes begin; ``False``: it must wait."""
-        given = command.values
-        if command.name == "world" and given["task"] != GIVEN:
-            self.world = World.make(**given)
-            self.choice, self.from_file = list(USUAL), None
-        elif command.name == "speed":
-            self.timing.speed = given["ticks"]
-        elif command.name == "timing" and self.from_file is None:
-            vars(self.timing).update(given)
-        elif command.name == "side" and GIVEN not in (given["model"], self.world.task):
-            self.choice[given["side"]] = given["model"], given["rule"]
-        else:
-            return False
-        return True
-
     def obey(self, command: Command) -> None:
         """Carry out a command.
 
@@ -130,9 +136,9 @@ class Stage:
         if task == GIVEN:
             if self.given is None:
                 raise HogwildError("no model was given; start: hogwild serve FOLDER")
-            self.world, self.choice = self.given, self.given.choice
+            self.world, self.choice = self.given, [(GIVEN, rule) for rule in self.given.rules]
         else:
-            self.world = World.make(task, nodes, seed)
+            self.world, self.from_file = World.make(task, nodes, seed), None
             self.choice = [
                 mine if pair[0] == GIVEN else pair
                 for mine, pair in zip(USUAL, self.choice, strict=True)
@@ -141,7 +147,7 @@ class Stage:
 
     def do_side(self, side: int, model: str, rule: str) -> None:
         """Another model or rule on one side; all nodes begin anew."""
-        if (model == GIVEN) != isinstance(self.world, Given):
+        if (model == GIVEN) != isinstance(self.world, UserWorld):
             raise HogwildError(f"the model {model} was not trained for this task; choose another")
         before = list(self.choice)
         self.choice[side] = (model, rule)
@@ -159,14 +165,14 @@ class Stage:
         """What the sliders say."""
         if self.replaying is not None:
             raise HogwildError("a replay follows its schedule; go back to live first")
-        self.timing.stagger, self.timing.delay, self.timing.loss = stagger, delay, loss
+        self.timing.update(stagger=stagger, delay=delay, loss=loss)
         self._stop_recording()
         for side in self.sides:
             side.retime(self._settings(side.rule))
 
     def do_speed(self, ticks: int) -> None:
         """Ticks a second."""
-        self.timing.speed = ticks
+        self.timing["speed"] = ticks
 
     def do_pause(self, paused: bool) -> None:
         """Stop time, or let it go on."""
@@ -184,7 +190,7 @@ class Stage:
     def do_move(self, node: int, x: float, y: float) -> None:
         """Put a node at another place."""
         self._require_change(node)
-        if isinstance(self.world, Given):
+        if isinstance(self.world, UserWorld):
             raise HogwildError("the edges of this graph do not follow from places; kill a node")
         self.world = self.world.move(node, x, y)
         self._change()
@@ -192,7 +198,7 @@ class Stage:
     def do_readings(self) -> None:
         """Other features."""
         self._require_change(0)
-        if isinstance(self.world, Given):
+        if isinstance(self.world, UserWorld):
             raise HogwildError("the features of this graph are given; choose another task")
         self.world = self.world.again()
         self._change()
@@ -227,6 +233,8 @@ class Stage:
 
     def begin(self, keep: bool = False) -> None:
         """All nodes begin at tick 0; ``keep``: with the nodes that are dead, and the replay."""
+        if self.sleeps:
+            return
         self.same, self.stale = None, True
         if not keep:
             self.dead, self.replaying = set(), None
@@ -234,7 +242,7 @@ class Stage:
             assert self.given is not None
             self.recording = Recording(self.from_file, self.given, [], running=False)
             self.replaying = self.recording
-        frame = self._true(0)
+        frame = self._frame(0)
         self.beliefs = Beliefs(LEASE)
         believed = self.beliefs.see(frame)
         self.sides = [self._side(*pair, frame, believed) for pair in self.choice]
@@ -258,8 +266,8 @@ class Stage:
         return side
 
     def _settings(self, rule: str) -> Any:
-        t = self.timing
-        return settings(t.stagger, t.delay, t.loss, self.world.seed, rule)
+        bounds = {name: self.timing[name] for name in ("stagger", "delay", "loss")}
+        return settings(**bounds, seed=self.world.seed, rule=rule)
 
     def _model(self, name: str) -> Model:
         if name == GIVEN:
@@ -270,7 +278,8 @@ class Stage:
             self._models[key] = trained(*key)
         return self._models[key]
 
-    def _true(self, tick: int) -> Frame:
+    def _frame(self, tick: int) -> Frame:
+        """The graph of the living nodes."""
         alive = np.ones(self.world.nodes, bool)
         alive[sorted(self.dead)] = False
         data = self.world.data(alive)
@@ -278,8 +287,10 @@ class Stage:
 
     def _change(self) -> None:
         """The graph or its features have changed."""
+        if self.sleeps:
+            return
         self._stop_recording()
-        frame = self._true(self.sides[0].simulation.time)
+        frame = self._frame(self.sides[0].simulation.time)
         believed = self.beliefs.see(frame)
         for side in self.sides:
             side.enter(frame, believed)
@@ -303,7 +314,8 @@ class Stage:
         self.version, self.stale = self.version + 1, False
         world, about = self.world, self.world.about
         data, dead = self.sides[0].frame.data, sorted(self.dead)
-        low, high = (about.low, about.high) if about.low < about.high else limits(self.sides)
+        low, high = (about.low, about.high) if about.low < about.high else self._limits()
+        i, j = data.node_id.numpy()[data.edge_index.numpy()]
         recording = self.recording
         return {
             "is": "scene", "version": self.version,
@@ -313,12 +325,12 @@ class Stage:
                 "answer": about.answer, "low": low, "high": high, "classes": about.classes,
             },
             "nodes": world.nodes, "seed": world.seed, "told": world.told,
-            "movable": not isinstance(world, Given),
+            "movable": not isinstance(world, UserWorld),
             "position": rounded(world.position.ravel(), 4),
-            "edges": pairs(data.edge_index, data.node_id), "dead": dead,
-            "timing": dict(vars(self.timing)), "paused": self.paused,
+            "edges": np.stack([i, j], 1)[i < j].ravel().tolist(), "dead": dead,
+            "timing": dict(self.timing), "paused": self.paused,
             "sides": [
-                described(side, model)
+                _about(side, model)
                 for side, (model, _) in zip(self.sides, self.choice, strict=True)
             ],
             "recorded": 0 if recording is None else len(recording.trace.ticks),
@@ -326,9 +338,32 @@ class Stage:
             "same": self.same,
         }  # fmt: skip
 
+    def _limits(self) -> tuple[float, float]:
+        """Smallest and largest exact answer, a little apart."""
+        every = np.concatenate([side.exact_answer.numpy() for side in self.sides])
+        low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
+        return (low, high) if high - low > 1e-9 else (low - 0.5, high + 0.5)
+
     def looks(self, heard: list[list[Packets]]) -> list[tuple[Seen, int, list[Packets]]]:
         """What there is to see of every side, the ticks since its nodes began, its packets."""
         return [
             (side.look(), side.simulation.time - side.since, packets)
             for side, packets in zip(self.sides, heard, strict=True)
         ]
+
+
+def _about(side: Side, model: str) -> dict[str, Any]:
+    """What a page is told of a side."""
+    exact = np.full(side.nodes, np.nan)
+    exact[side.frame.ids.numpy()] = side.exact_answer.numpy()
+    kind, in_step = MODELS.get(model), side.task_error(side.exact_answer)
+    return {
+        "model": model,
+        "title": "Your model" if kind is None else kind.title,
+        "about": "from the folder on the command line" if kind is None else kind.about,
+        "rule": side.rule,
+        "rules": side.rules,
+        "ends": bool(side.simulation.rule.ends),
+        "in_step": in_step if math.isfinite(in_step) else None,
+        "exact": rounded(exact),
+    }

@@ -9,26 +9,26 @@ node should find out.
 
 A world is a function of its task, its size and its seed. Points lie on a square grid, each moved at
 random within its cell; points within a radius are neighbours. When a point is moved, its edges and
-(in ``field``) its reading follow.
+(in ``field``) its reading follow. A :class:`UserWorld` is a graph and a model of the user's own.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
-from torch import Tensor
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components, shortest_path
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_one_of
 from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RMSE
-from hogwild.tasks.base import Task
-from hogwild.tasks.splits import published
-from hogwild.tasks.trajectories import near
+from hogwild.models.base import Model
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.moving import near
 
 REACH = 1.45
 """Radius within which points are neighbours, in cells of the grid."""
@@ -55,28 +55,20 @@ class About:
 
 TASKS: dict[str, About] = {
     "rumour": About(
-        "Rumour",
-        "One node (ringed) was told yes or no. Every node must find out which.",
-        "probability of yes",
-        0.0,
-        1.0,
-        True,
+        "Rumour", "One node (ringed) was told yes or no. Every node must find out which.",
+        "probability of yes", 0.0, 1.0, True,
     ),
     "field": About(
         "Noisy field",
         "Every node has one noisy reading of a smooth field. Every node must say the true value.",
-        "value of the field",
-        -1.3,
-        1.3,
+        "value of the field", -1.3, 1.3,
     ),
     "average": About(
         "Average",
         "Every node has a number of its own. Every node must say the mean of all numbers.",
-        "mean of all numbers",
-        -1.0,
-        1.0,
+        "mean of all numbers", -1.0, 1.0,
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,7 +104,7 @@ class World:
         position = (middle + random.uniform(-JITTER, JITTER, (nodes, 2))) / side
         told = int(random.integers(nodes)) if task == "rumour" else None
         radius = REACH / side
-        while not _connected(near(position, radius), nodes):
+        while connected_components(_matrix(near(position, radius).numpy(), nodes))[0] > 1:
             radius *= 1.05
         return cls(task, seed, 0, position, radius, told)
 
@@ -174,10 +166,90 @@ class World:
         return true + noise, true
 
 
-def _connected(edge_index: Tensor, nodes: int) -> bool:
-    i, j = edge_index.numpy()
-    found = connected_components(coo_matrix((np.ones(len(i)), (i, j)), shape=(nodes, nodes)))
-    return bool(found[0] == 1)
+def _matrix(edge_index: np.ndarray, nodes: int) -> csr_matrix:
+    i, j = edge_index
+    return csr_matrix((np.ones(len(i)), (i, j)), shape=(nodes, nodes))
+
+
+@dataclass
+class UserWorld:
+    """A graph and a trained model of the user's own.
+
+    Attributes:
+        model: The model.
+        graph: One graph, [n] nodes.
+        title: What to call the task.
+        classes: Whether the model's output is the logit of one class.
+        rules: Two rules to begin with.
+    """
+
+    model: Model
+    graph: Data
+    title: str
+    classes: bool = False
+    rules: tuple[str, str] = ("auto", "auto")
+    task: str = "given"
+    seed: int = 0
+    told: int | None = None
+    about: About = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = int(self.graph.num_nodes or 0)
+        if not 2 <= n <= MOST:
+            raise ConfigError(
+                f"the graph has {n} nodes; expected 2 to {MOST}, which a page can draw: cut out a "
+                f"part (torch_geometric.utils.k_hop_subgraph)"
+            )
+        what = "probability of class 1" if self.classes else "first output"
+        question = f"Your model on a graph of {n} nodes ({self.title})."
+        self.about = About(self.title, question, what, 0.0, float(self.classes), self.classes)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.graph.num_nodes or 0)
+
+    @cached_property
+    def position(self) -> np.ndarray:
+        """Where to draw the nodes, [n, 2]."""
+        pos = self.graph.get("pos")
+        if pos is not None and pos.dim() == 2 and pos.size(1) >= 2:
+            return fitted(pos[:, :2].double().cpu().numpy())
+        return layout(self.graph.edge_index.cpu().numpy(), self.nodes)
+
+    def data(self, alive: np.ndarray | None = None) -> Data:
+        """The graph of the living nodes (a mask [n]; all by default)."""
+        out = self.graph.clone()
+        out.node_id = torch.arange(self.nodes)
+        if alive is None or bool(alive.all()):
+            return out
+        return out.subgraph(torch.from_numpy(alive))
+
+
+def fitted(place: np.ndarray) -> np.ndarray:
+    """Places [n, 2] moved and scaled into the unit square, with a margin."""
+    low, high = place.min(0), place.max(0)
+    size = max(float((high - low).max()), 1e-12)
+    return 0.5 + 0.92 * (place - (low + high) / 2.0) / size
+
+
+def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
+    """Places [n, 2] for the nodes of a graph: classical multidimensional scaling of the number of
+    hops, which shows chains as lines and grids as grids."""
+    if n < 2:
+        return np.full((n, 2), 0.5)
+    hops = shortest_path(_matrix(edge_index, n), unweighted=True)
+    far = hops[np.isfinite(hops)].max(initial=1.0)
+    square = np.where(np.isfinite(hops), hops, 1.3 * far) ** 2
+    centred = -0.5 * (square - square.mean(0) - square.mean(1, keepdims=True) + square.mean())
+    values, vectors = np.linalg.eigh(0.5 * (centred + centred.T))
+    place = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 1e-12))
+    if values[-2] < 1e-3 * values[-1]:  # a line: fold it into an arc, or a spiral if it is long
+        turn = (place[:, -1] - place[:, -1].min()) / max(np.ptp(place[:, -1]), 1e-12)
+        radius = np.sqrt(0.1 + 0.9 * turn)  # equal distances along the line
+        angle = 2.0 * np.pi * min(2.2, n / 20) * (radius - radius.min()) / np.ptp(radius)
+        place = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
+    return fitted(place)
 
 
 class WorldTask(Task):

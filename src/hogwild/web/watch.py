@@ -1,0 +1,402 @@
+"""Agents that run elsewhere, which a page only watches.
+
+``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.swarm_result`).
+Agents that were started by hand print a line of JSON every few moments (``hogwild-agent
+--status``); a folder with these lines, one file ``NAME.jsonl`` for each agent, is watched just as
+well. Agents whose addresses are known are asked for such lines (:mod:`hogwild.web.polling`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hogwild.errors import ConfigError
+from hogwild.executors.swarm_result import GRAPH, WORDS
+from hogwild.web.polling import Poller, Status, places
+from hogwild.web.protocol import Command, Exchange, rounded, snapshot
+from hogwild.web.side import Seen
+from hogwild.web.worlds import MOST, fitted, layout
+
+LONGEST = 64_000
+"""Bytes at the end of a file that are looked at, and bytes of a line at most."""
+SELDOM = 10.0
+"""How many times longer than it took to lay a graph out the next time waits: agents may name other
+neighbours in every line."""
+SILENCE = 3.0
+"""Seconds without news after which an agent, or a swarm, counts as silent."""
+EVERY = 0.1
+"""Seconds between two looks."""
+PER_SECOND = 10
+"""Ticks of the page in a second of the agents."""
+TINY = 1e-300
+"""Answers below this are drawn as zero: a tenth of their power of ten may be no number."""
+UNIT = 0.01
+"""Staleness is shown in hundredths of a second."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """The graph of the agents, as far as it is known.
+
+    Attributes:
+        names: What the agents are called, [n].
+        edges: [E, 2].
+        exact: The answers in step, [n]; NaN: unknown.
+        position: Where to draw them, [n, 2].
+    """
+
+    names: list[str]
+    edges: np.ndarray
+    exact: np.ndarray
+    position: np.ndarray
+
+    @classmethod
+    def of(cls, names: list[str], edges: np.ndarray) -> Ground:
+        """Agents whose answers in step are not known."""
+        n = len(names)
+        return cls(names, edges, np.full(n, np.nan), layout(edges.T, n))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """One look at the agents.
+
+    Attributes:
+        ground: Their graph.
+        time: Seconds since the first look, or since the swarm began.
+        agents: Those who speak, by row.
+        error: Relative distance from the answer in step; NaN: unknown.
+        events: What has happened, each with its time.
+        how: ``"runs"``, ``"silent"``, ``"ended"``, or ``"waiting"``: nobody has answered yet.
+    """
+
+    ground: Ground
+    time: float
+    agents: dict[int, Status] = field(default_factory=dict)
+    error: float = math.nan
+    events: list[tuple[float, str]] = field(default_factory=list)
+    how: str = "runs"
+
+    @property
+    def banner(self) -> str:
+        """How the agents are, as a sentence."""
+        n, speak = len(self.ground.names), len(self.agents)
+        what = f"A swarm of {n} processes"
+        done = "; ".join(f"{what} after {t:.0f} s" for t, what in self.events[-3:])
+        if self.how == "waiting":
+            return f"Nobody answers at {', '.join(self.ground.names[:5])} yet. The page asks on."
+        text = {
+            "ended": f"{what}. It has ended.",
+            "silent": f"{what}. It says nothing any more.",
+            "runs": f"A swarm of {n} real processes, one for each node. This page only watches.",
+        }[self.how]
+        if self.how == "runs" and not self.events and 0 < speak < n:
+            text += f" {n - speak} of them cannot be heard."
+        return text + (f" {done[0].upper()}{done[1:]}." if done else "")
+
+
+def watch(what: str | Path, certificates: str | None = None) -> Swarm | Agents:
+    """The agents whose notes or lines are in a folder, or that listen at addresses.
+
+    Raises:
+        ConfigError: Neither the notes of a swarm, nor status lines, nor addresses.
+    """
+    folder, addresses = Path(what), places(str(what))
+    if certificates is not None and addresses is None:
+        raise ConfigError(
+            f"certificates were given with {what}; expected them with addresses of agents, "
+            f"HOST:PORT, since a folder needs none"
+        )
+    if (folder / GRAPH).exists():
+        return Swarm(folder)
+    if folder.is_dir() and any(folder.glob("*.jsonl")):
+        return Agents(Folder(folder))
+    if addresses is not None and not folder.exists():
+        return Agents(Poller(addresses, None if certificates is None else Path(certificates)))
+    found = "holds nothing to watch" if folder.is_dir() else "is no folder"
+    raise ConfigError(
+        f"{folder} {found}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), status "
+        f"lines in *.jsonl (hogwild-agent … --status 0.2 > {folder}/NAME.jsonl), or addresses of "
+        f"agents: HOST:PORT,…"
+    )
+
+
+class Swarm:
+    """A swarm by the notes in its folder.
+
+    Raises:
+        ConfigError: The notes cannot be read.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            found = json.loads((folder / GRAPH).read_text("utf-8"))
+            n = int(found["nodes"])
+            edges = np.array(found["edges"], np.int64).reshape(-1, 2)
+            exact = np.array(found["prediction"], float).reshape(n, -1)[:, 0]
+            pos = found["pos"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{folder} holds no readable {GRAPH} ({error}); expected the folder of a running "
+                f"swarm: hogwild swarm RUN --keep {folder}"
+            ) from error
+        if not 1 <= n <= MOST or (edges.size and edges.max() >= n):
+            raise ConfigError(f"{folder / GRAPH} has {n} nodes; expected 1 to {MOST}")
+        placed = layout(edges.T, n) if pos is None else fitted(np.array(pos, float)[:, :2])
+        self.ground = Ground([str(i) for i in range(n)], edges, exact, placed)
+        self.last, self.heard = -1.0, time.monotonic()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def notes(self) -> dict[str, Any] | None:
+        """The swarm's newest notes; ``None``: nothing that can be read."""
+        try:
+            found = json.loads((self.folder / WORDS).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) and "time" in found else None
+
+    def look(self) -> Sight:
+        """How the swarm is now."""
+        notes, now = self.notes(), time.monotonic()
+        if notes is not None and notes["time"] != self.last:
+            self.last, self.heard = notes["time"], now
+        how = "silent" if now - self.heard > SILENCE else "runs"
+        if notes is None:
+            return Sight(self.ground, max(self.last, 0.0), how=how)
+        error, n = notes.get("error"), len(self.ground.names)
+        return Sight(
+            self.ground,
+            float(self.last),
+            {
+                int(i): Status.of({**line, "id": i})
+                for i, line in notes["agents"].items()
+                if 0 <= int(i) < n
+            },
+            math.nan if error is None else float(error),
+            [(float(t), str(what)) for t, what in notes.get("events", [])],
+            "ended" if notes.get("ended") else how,
+        )
+
+
+class Folder:
+    """Status lines in a folder, one file for each agent."""
+
+    addresses: ClassVar[list[str]] = []
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cached: dict[Path, tuple[tuple[int, int], Status | None]] = {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def lines(self) -> list[tuple[Status, float]]:
+        """The last line of every file, and its age."""
+        found = map(self._last, sorted(self.folder.glob("*.jsonl"))[:MOST])
+        return [(status, age) for status, age in found if status is not None]
+
+    def _last(self, path: Path) -> tuple[Status | None, float]:
+        """The last line of a file, which is read only if it has changed, and the line's age."""
+        try:
+            about = path.stat()
+        except OSError:
+            return None, 0.0
+        stamp = about.st_mtime_ns, about.st_size
+        if path not in self.cached or self.cached[path][0] != stamp:
+            try:
+                self.cached[path] = stamp, Status.of(last_line(path))
+            except ValueError:
+                self.cached[path] = stamp, None
+        return self.cached[path][1], time.time() - about.st_mtime
+
+
+class Agents:
+    """Agents by their status lines.
+
+    Args:
+        source: Where the lines come from: its ``lines()`` are the last status of every agent, each
+            with its age; its ``addresses`` are asked (empty: nobody is asked).
+    """
+
+    def __init__(self, source: Folder | Poller) -> None:
+        self.source, self.begun = source, time.monotonic()
+        self._lock, self._again = threading.Lock(), 0.0  # when the graph may be laid out again
+        self.neighbours: dict[str, frozenset[str]] = {}
+        # An agent that has not answered is called by its address.
+        self.ground = Ground.of(source.addresses, np.zeros((0, 2), np.int64))
+
+    def close(self) -> None:
+        """Poll no longer."""
+        self.source.close()
+
+    def look(self) -> Sight:
+        """The last line of every agent; those who have been silent for a while are left out."""
+        speak: dict[str, Status] = {}
+        with self._lock:  # every viewer has a thread of their own
+            known = dict(self.neighbours)
+            for each, age in self.source.lines():
+                if each.name in known or len(known) < MOST:
+                    known[each.name] = each.neighbours
+                if age <= SILENCE:
+                    speak[each.name] = each
+            if known != self.neighbours and time.monotonic() >= self._again:
+                begun = time.monotonic()
+                self.neighbours, self.ground = known, _ground(known)
+                self._again = time.monotonic() + SELDOM * (time.monotonic() - begun)
+            ground = self.ground
+        row = {name: i for i, name in enumerate(ground.names)}
+        agents = {row[name]: status for name, status in speak.items() if name in row}
+        how = "runs" if speak else "silent" if known or not self.source.addresses else "waiting"
+        return Sight(ground, time.monotonic() - self.begun, agents, how=how)
+
+
+def _ground(neighbours: dict[str, frozenset[str]]) -> Ground:
+    """The graph of agents that say who their neighbours are."""
+    every = set(neighbours).union(*neighbours.values())
+    names = sorted(every, key=_natural)[:MOST]
+    row = {name: i for i, name in enumerate(names)}
+    pairs = {
+        (row[a], row[b])
+        for name, near in neighbours.items()
+        for other in near
+        if name in row and other in row
+        for a, b in ((name, other), (other, name))
+    }
+    return Ground.of(names, np.array(sorted(pairs), np.int64).reshape(-1, 2))
+
+
+_PARTS = re.compile(r"(\d{1,15})")
+
+
+def _natural(name: str) -> list[Any]:
+    """Agent 10 comes after agent 9."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _PARTS.split(name)]
+
+
+def last_line(path: Path) -> dict[str, Any] | None:
+    """The last whole line in a file that is a JSON object; ``None``: there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LONGEST))
+            lines = file.read(LONGEST).split(b"\n")
+    except OSError:
+        return None
+    for raw in reversed(lines[:-1]):  # what follows the last newline is not whole
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+class Attached(Exchange):
+    """One viewer of agents. Commands are refused: a viewer only watches."""
+
+    def __init__(self, agents: Swarm | Agents, wake: Callable[[], None] = lambda: None) -> None:
+        super().__init__(wake)
+        self.agents, self.version = agents, 0
+        self.ground: Ground | None = None
+        self.limits, self.text = (-0.5, 0.5), ""
+        self.extremes: list[float] = []  # least and largest answer so far
+        self._stop = threading.Event()
+
+    def close(self) -> None:
+        """End."""
+        self._stop.set()
+        super().close()
+
+    def put(self, command: Command) -> None:
+        """Refuse."""
+        self.refuse(f"{command.name}: this page only watches a swarm")
+
+    def run(self) -> None:
+        """Look at the agents again and again."""
+        last = -1.0
+        while not self._stop.wait(EVERY):
+            try:
+                sight = self.agents.look()
+            except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
+                continue  # notes that are half written, or of another program
+            if sight.ground.names:
+                self._tell(sight)
+            if sight.time != last and (sight.agents or sight.how != "runs"):
+                last = sight.time
+                self.show(snapshot=self._snapshot(sight))
+
+    def _tell(self, sight: Sight) -> None:
+        """A new scene, if there is anything new to say."""
+        text, limits = sight.banner, self._spread(sight)
+        if text == self.text and sight.ground is self.ground and limits == self.limits:
+            return
+        self.text, self.ground, self.limits = text, sight.ground, limits
+        self.version += 1
+        ground, known = sight.ground, bool(np.isfinite(sight.ground.exact).all())
+        self.show(scene={
+            "is": "scene", "version": self.version, "mode": "attached", "banner": text,
+            "task": {
+                "name": "swarm", "title": "Swarm", "answer": "first output of the model",
+                "question": "Real processes talk over a real network, each at its own pace.",
+                "low": limits[0], "high": limits[1], "classes": False,
+            },
+            "nodes": len(ground.names), "names": ground.names, "known": known,
+            "seed": 0, "told": None, "movable": False,
+            "position": rounded(ground.position.ravel(), 4),
+            "edges": ground.edges[ground.edges[:, 0] < ground.edges[:, 1]].ravel().tolist(),
+            "dead": [], "timing": None, "paused": False, "per_second": PER_SECOND,
+            "unit": UNIT, "full": 50,
+            "sides": [{
+                "model": "swarm", "title": "The swarm", "about": "", "rule": "", "rules": [],
+                "ends": False, "in_step": None, "exact": rounded(ground.exact),
+            }],
+        })  # fmt: skip
+
+    def _spread(self, sight: Sight) -> tuple[float, float]:
+        """The answers at both ends of the colours: those in step, or the least and the largest so
+        far."""
+        exact = sight.ground.exact
+        if np.isfinite(exact).all():
+            values = exact.tolist()
+        else:
+            values = self.extremes + [status.answer for status in sight.agents.values()]
+            self.extremes = [min(values), max(values)] if values else []
+        if not values:
+            return self.limits
+        low, high = _round(min(values), math.floor), _round(max(values), math.ceil)
+        return (low, high) if high - low > 1e-9 else (low - 0.5, high + 0.5)
+
+    def _snapshot(self, sight: Sight) -> bytes:
+        n = len(sight.ground.names)
+        answer, stale, done = (np.full(n, np.nan, np.float32) for _ in range(3))
+        nothing = 0.0 if sight.agents else math.nan  # nobody speaks: what was spent is not known
+        spent, residual = np.full(3, nothing), nothing
+        for i, each in sight.agents.items():
+            answer[i], stale[i], done[i] = each.answer, each.staleness / UNIT, each.settled
+            spent += each.spent
+            residual = max(residual, each.residual)
+        updates, packets, size = (spent / max(len(sight.agents), 1)).tolist()
+        seen = Seen(sight.error, math.nan, residual, updates, packets, size, answer, stale, done)
+        return snapshot(self.version, round(PER_SECOND * sight.time), [(seen, 0, [])])
+
+
+def _round(value: float, to: Callable[[float], int]) -> float:
+    """Outward to a tenth of its power of ten, so that colours do not change with every line."""
+    if abs(value) < TINY:
+        return 0.0
+    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
+    return to(value / unit) * unit

@@ -1,0 +1,266 @@
+"""Watching a swarm."""
+
+import json
+import math
+import os
+import struct
+import threading
+import time
+from typing import ClassVar
+
+import pytest
+import torch
+from agents_by_hand import by_hand, wait
+from helpers import DOUBLE, chain
+from torch_geometric.data import Data
+
+from hogwild import EnergyGNN
+from hogwild.errors import ConfigError
+from hogwild.executors.swarm import Faults, run
+from hogwild.executors.swarm_result import GRAPH, WORDS
+from hogwild.web import watch as watching
+from hogwild.web.polling import Status
+from hogwild.web.protocol import parse
+from hogwild.web.watch import Agents, Attached, Swarm, last_line, watch
+
+
+def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
+    """Real agents, one of which is killed; the viewer sees answers, deaths and the end."""
+    torch.manual_seed(0)
+    model = EnergyGNN(3, out_channels=2, beta=1.0).double()
+    data = Data(x=torch.randn(4, 3, **DOUBLE), edge_index=chain(4))
+    swarm = threading.Thread(
+        target=run, args=(model, data),
+        kwargs={
+            "transport": "udp", "seconds": 60.0, "rate": 20.0,
+            "lease": 1.0, "folder": tmp_path, "faults": Faults(kill=0.25, kill_at=1.0),
+        },
+    )  # fmt: skip
+    swarm.start()
+    try:
+        wait(lambda: (tmp_path / GRAPH).exists())
+        viewer = Attached(Swarm(tmp_path))
+        viewer.start()
+        viewer.put(parse('{"do": "node", "node": 0, "alive": false}'))
+        scenes, errors, dead, notices = [], [], set(), []
+
+        def look():
+            screen = viewer.take()
+            notices.extend(each["text"] for each in screen.notices)
+            if screen.scene is not None:
+                scenes.append(screen.scene)
+            if screen.snapshot is not None:
+                n = struct.unpack_from("<6I", screen.snapshot)[3]
+                errors.append(struct.unpack_from("<f", screen.snapshot, 24)[0])
+                state = screen.snapshot[60 + 5 * n : 60 + 6 * n]
+                dead.add(sum(s == 2 for s in state))
+            return bool(scenes) and "has ended" in scenes[-1]["banner"]
+
+        wait(look)
+    finally:
+        swarm.join()
+        viewer.close()
+    assert "only watches a swarm" in notices[0]
+    assert scenes[0]["mode"] == "attached"
+    assert scenes[0]["edges"] == [0, 1, 1, 2, 2, 3]
+    assert {0, 1} <= dead
+    assert min(error for error in errors if math.isfinite(error)) < 1e-2
+    assert any("1 killed after" in scene["banner"].lower() for scene in scenes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        '{"nodes": 2}',
+        '{"nodes": 2, "edges": [[0, 9]], "pos": null, "prediction": [0, 1]}',
+    ],
+)
+def test_a_folder_without_a_swarm_is_refused_in_words(tmp_path, text):
+    if text is not None:
+        (tmp_path / GRAPH).write_text(text)
+    with pytest.raises(ConfigError, match=r"expected (the folder of a running|1 to 2000)"):
+        Swarm(tmp_path)
+
+
+def test_notes_that_cannot_be_read_are_none(tmp_path):
+    graph = {"nodes": 2, "edges": [[0, 1], [1, 0]], "pos": None, "prediction": [[0.0], [1.0]]}
+    (tmp_path / GRAPH).write_text(json.dumps(graph))
+    swarm = Swarm(tmp_path)
+    assert swarm.notes() is None
+    for text in ("{", "[]", "{}"):
+        (tmp_path / WORDS).write_text(text)
+        assert swarm.notes() is None
+
+
+def test_agents_that_were_started_by_hand_are_watched(tmp_path):
+    """Three real agents print status lines; one is switched off."""
+    with by_hand(tmp_path, 3) as (folder, agents):
+        found = watch(folder)
+        assert isinstance(found, Agents)
+        wait(lambda: len(found.look().agents) == 3)
+        wait(lambda: all(one.settled for one in found.look().agents.values()))
+        sight = found.look()
+        assert sight.ground.names == ["8", "9", "10"]
+        assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
+        assert math.isnan(sight.error)
+        before = {path: path.stat().st_ino for path in folder.iterdir()}
+        viewer = Attached(found)
+        viewer.start()
+        screens = []
+        agents[2].terminate()
+        agents[2].wait(20)
+        wait(lambda: screens.append(viewer.take()) or len(found.look().agents) == 2)
+        wait(lambda: screens.append(viewer.take()) or "1 of them cannot be heard" in viewer.text)
+        viewer.close()
+        assert {path: path.stat().st_ino for path in folder.iterdir()} == before
+    scenes = [screen.scene for screen in screens if screen.scene is not None]
+    assert scenes[0]["names"] == ["8", "9", "10"]
+    assert scenes[0]["known"] is False
+    assert scenes[0]["sides"][0]["exact"] == [None, None, None]
+    low, high = scenes[0]["task"]["low"], scenes[0]["task"]["high"]
+    assert all(low <= one.answer <= high for one in sight.agents.values())
+
+
+LINE = {
+    "id": "a", "prediction": [1.0], "updates": 3, "packets": 2, "bytes": 9, "state": "running",
+    "staleness": 0.5, "residual": None, "neighbours": ["b"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prediction": []},
+        {"prediction": "x"},
+        {"prediction": [float("nan")]},
+        {"prediction": None},
+        {"prediction": [1e300]},
+        {"updates": "many"},
+        {"bytes": 10**400},
+        {"state": None, "packets": None},
+    ],
+)
+def test_lines_that_are_none_change_nothing(tmp_path, change):
+    for bad in ({**LINE, **change}, [], "a", 7):
+        with pytest.raises(ValueError, match=r"status line|could not convert"):
+            Status.of(bad)
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps(LINE) + "\n" + json.dumps({**LINE, **change}) + "\n"
+    )
+    assert watch(tmp_path).look().agents == {}
+
+
+def test_the_last_whole_line_of_a_file_counts(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n\xff[\n7\n{"n": 3')
+    assert last_line(path) == {"n": 2}
+    path.write_bytes(b"[" * 200_000 + b"\n" + b'{"n": 4}\n')
+    assert last_line(path) == {"n": 4}
+    path.write_bytes(b"x" * 200_000)
+    assert last_line(path) is None
+    assert last_line(tmp_path / "none") is None
+
+
+def test_who_has_said_nothing_for_long_is_silent(tmp_path):
+    for name, other in (("a", "b"), ("b", "a")):
+        line = {**LINE, "id": name, "neighbours": [other]}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+    found = watch(tmp_path)
+    assert len(found.look().agents) == 2
+    os.utime(tmp_path / "b.jsonl", (1.0, 1.0))
+    sight = found.look()
+    assert list(sight.agents) == [0]
+    assert sight.ground.names == ["a", "b"]
+    os.utime(tmp_path / "a.jsonl", (1.0, 1.0))
+    assert found.look().how == "silent"
+    seen = Attached(found)._snapshot(found.look())
+    assert all(math.isnan(each) for each in struct.unpack_from("<6f", seen, 24))  # and not 0
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_folder_that_holds_nothing_is_refused_in_words(tmp_path, made):
+    place = tmp_path / "agents"
+    if made:
+        place.mkdir()
+    with pytest.raises(ConfigError, match=r"agents (holds|is no folder).*hogwild-agent"):
+        watch(place)
+
+
+class Lines:
+    """Agents that say what a test says."""
+
+    addresses: ClassVar[list[str]] = []
+
+    def __init__(self, *lines):
+        self.said = list(lines)
+
+    def lines(self):
+        return [(Status.of(line), 0.0) for line in self.said]
+
+    def close(self):
+        pass
+
+
+def line(name, answer=1.0, near=()):
+    return {
+        "id": name, "prediction": [answer], "updates": 1, "packets": 1, "bytes": 1,
+        "state": "running", "neighbours": list(near),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", [5e-324, -1e-310, 1e-299, 0.0, 9e29])
+def test_no_answer_ends_a_viewer(answer):
+    """The smallest numbers have no tenth of their power of ten."""
+    viewer = Attached(Agents(Lines(line("a", answer, "b"), line("b"))))
+    viewer.start()
+    try:
+        wait(lambda: viewer.version > 0)
+        assert viewer._thread.is_alive()
+        low, high = viewer.limits
+        assert low <= answer <= high or abs(answer) < 1e-300
+    finally:
+        viewer.close()
+
+
+def test_names_of_all_scripts_are_sorted():
+    """A superscript counts as a digit, and is no number."""
+    names = ["a10", "a9", "²", "٣", "a", "", "7" * 40]
+    sight = Agents(Lines(*(line(name) for name in names))).look()
+    assert sorted(sight.ground.names) == sorted(names)
+    assert sight.ground.names.index("a9") < sight.ground.names.index("a10")
+
+
+def test_agents_that_name_others_all_the_time_cost_little(monkeypatch):
+    """A large graph takes long to lay out: it is not done at every look of every viewer."""
+    laid = []
+    real = watching._ground
+
+    def slow(known):
+        laid.append(len(known))
+        time.sleep(0.05)
+        return real(known)
+
+    monkeypatch.setattr(watching, "_ground", slow)
+    source = Lines(line("a"))
+    agents = Agents(source)
+    end, looks = time.monotonic() + 1.0, 0
+    while time.monotonic() < end:
+        looks += 1
+        source.said = [line("a", 1.0, [f"other{looks}"])]
+        agents.look()
+    assert 1 <= len(laid) <= 3
+    wait(lambda: agents.look().ground.names == sorted(["a", f"other{looks}"]))
+
+
+def test_ever_new_names_take_no_memory(monkeypatch):
+    monkeypatch.setattr(watching, "MOST", 5)
+    source = Lines()
+    agents = Agents(source)
+    for i in range(20):
+        source.said = [line(f"agent{i}")]
+        agents._again = 0.0
+        agents.look()
+    assert len(agents.neighbours) == 5
