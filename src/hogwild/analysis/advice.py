@@ -134,12 +134,11 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"
-    aim = f"training for a deadline, train(…, deadline={max(1, round(SLOW * cone.mean))})"
     convex = "training with a larger beta (of a soft energy: a smaller condition or reach)"
     said = {
         "gradient": f"rule='messages', which needs fewer updates as a rule, in larger packets; "
-        f"{BALLS}; {aim}; {convex}",
-        "messages": f"{BALLS}; {aim}; {convex}",
+        f"{BALLS}; {convex}",
+        "messages": f"{BALLS}; {convex}",
         "balls": "a larger radius: one that reaches every node is exact once word has crossed",
         "fixed-point": f"{BALLS}; training with a smaller kappa or modulus of contraction",
         "waiting": "rule='caching', in which nobody waits",

@@ -493,8 +493,9 @@ class Spoken:
         elif self.told is None or not torch.equal(nodes, self.told):
             assert self.told is not None
             new = simulation.start[0, -k:].clone()
-            pairs = (nodes[:, None] == self.told[None]).nonzero(as_tuple=True)
-            here, there = copies(pairs, self.runs, (nodes.numel(), self.told.numel()))
+            here, there = (nodes[:, None] == self.told[None]).nonzero().unbind(1)
+            sizes = nodes.numel(), self.told.numel()
+            here, there = copies((here, there), self.runs, sizes)
             new[:, here] = self.held[:, there]
             self.held, self.told = new, nodes
         everyone = torch.arange(h.size(-1), device=h.device)

@@ -7,7 +7,7 @@ r"""Simulations with gradients, which train models under random schedules:
 one, ``seed=iteration``, in every iteration. The result is the model that does best on average over
 schedules. The answer of an explicit model still depends on the schedule; that of an implicit model
 does not, but the time until it is there does. With ``updates=20`` the predictions are those after
-20 updates of a node, and the model learns to answer in time (:mod:`hogwild.training.deadline`).
+20 updates of a node, and the model learns to answer in time.
 
 :func:`descended` is the cheap stand-in: no schedule is drawn, and all nodes update together. For an
 energy these are gradient updates with the ``"auto"`` step of :mod:`hogwild_node.rules.gradient`,
