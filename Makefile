@@ -43,7 +43,8 @@ bench: $(VENV)/.stamp-bench ## measure a training step
 bench-all: $(VENV)/.stamp-bench $(VENV)/.stamp-test ## measure everything on the page of benchmarks (hours)
 	$(BIN)/python benchmarks/all.py $(BENCH_ARGS)
 
-docs: $(VENV)/.stamp-docs ## build the documentation into site/
+docs: $(VENV)/.stamp-docs ## build the documentation into site/ (first by the theme's successor, to know that it can)
+	$(BIN)/zensical build --strict --clean
 	$(BIN)/mkdocs build --strict
 
 # The pages of all releases lie on one branch; nothing is pushed. `mike serve -b $(DOCS_BRANCH)` shows them.

@@ -76,7 +76,7 @@ def once(engine: Actors, setup: Setup, way: Contender) -> dict[str, Any]:
     engine.barriers = way.barriers
     engine.pace(way.slow)
     engine.call("forget")
-    engine.call("start", "solve", True)
+    engine.call("start", True)
     last: list[Status] = []
 
     def watch(seconds: float, statuses: list[Status]) -> None:

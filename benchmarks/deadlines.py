@@ -7,10 +7,7 @@ that all models of a task have the same held-out graphs. The best replica runs o
 same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, the others with none:
 
 * the edge-wise energy GNN by messages, by gradient steps, plain and with momentum, and by solves
-  of balls (of the whole graph, and of radius 3), trained as usual and (``energy-deadline``)
-  trained for a deadline of three light cones, with the largest of :data:`WEIGHTS` that costs at
-  most a tenth more error at the solution, on the graphs that choose the epoch (validation graphs,
-  where a task has some);
+  of balls (of the whole graph, and of radius 3);
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
   resending (waiting, with retransmission); caching all layers;
 * IGNN by its fixed-point rule and by solves of balls.
@@ -30,7 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,15 +44,10 @@ from experiments.experiment import Work
 from experiments.protocols import PROTOCOLS, Protocol
 from hogwild import simulate
 from hogwild.asynchrony.impairments import BernoulliLoss
-from hogwild.config import Config
-from hogwild.executors.deadlines import light_cone
 from hogwild.executors.run import Run
-from hogwild.executors.simulation import Settings
 from hogwild.files import write_atomically
-from hogwild.graph.inputs import Inputs
 from hogwild.tasks import Task
 from hogwild.training import Result
-from hogwild.training.task import resolve
 
 STAGGER, DELAY = 5, 2
 LOSSES = {"robots": 0.3}
@@ -72,7 +64,6 @@ RULES: dict[str, tuple[str, ...]] = {
     "gcn": ("overwriting", "resending", "caching"),
     "ignn": ("fixed-point", "balls"),
     "gat": ("overwriting", "resending", "caching"),
-    "energy-deadline": ("messages", "gradient", "momentum"),
     "gcn-scheduled": ("overwriting",),
     "gat-scheduled": ("overwriting",),
 }
@@ -80,17 +71,6 @@ RULES: dict[str, tuple[str, ...]] = {
 ``step="momentum"``; ``balls:3`` has radius 3."""
 LONG = ("chains", "counting", "sums")
 """Tasks on long paths, on which balls of radius 3 would need thousands of ticks."""
-AIM = 3
-"""Models that are trained for a deadline are trained for so many light cones in updates."""
-WEIGHTS = (0.3, 0.1, 0.03)
-"""Weights of the term for a deadline, the largest first."""
-HOW: dict[str, dict[str, Any]] = {task: {"unroll": 12} for task in ("counting", "sums", "mutag")}
-"""Options of the deadline other than the default ones. Synchronous updates carry nothing over a
-hundred hops; twelve of them cost less than half of thirty."""
-PRICE = 1.1
-"""The error at the solution may be so many times that of the usual training."""
-LOOKS = 20
-"""How often validation graphs are looked at, at most: nodes then answer under a schedule."""
 FULL = 3
 """Replicas at full size."""
 
@@ -108,19 +88,12 @@ def works(
     )  # fmt: skip
 
 
-def trained(work: Work, task: str, model: str, weights: Sequence[float] = WEIGHTS) -> Result:
+def trained(work: Work, task: str, model: str) -> Result:
     """A trained model."""
     base, _, how = model.partition("-")
     if how == "scheduled":
         return scheduled.trained(shorter(work, task, base), task, base)
-    if how != "deadline":
-        return work.trained(task, model)
-    allowed = PRICE * solved(work.trained(task, "energy-edge"))
-    for weight in weights:
-        result = work.fit(*for_a_deadline(work, task, weight))
-        if solved(result) <= allowed:
-            break
-    return result
+    return work.trained(task, model)
 
 
 def shorter(work: Work, task: str, model: str) -> Work:
@@ -131,31 +104,6 @@ def shorter(work: Work, task: str, model: str) -> Work:
     (factor, every), epochs = config.decay, max(1, config.epochs // scheduled.HASTE)
     less = {"epochs": epochs, "decay": (factor, max(1, every // scheduled.HASTE))}
     return replace(work, changes={**work.changes, **less})
-
-
-def for_a_deadline(work: Work, task: str, weight: float) -> tuple[Config, Path]:
-    """How an energy is trained for a deadline, and the folder of the training."""
-    config = work.config(task, "energy-edge").as_dict()
-    options = {"weight": weight} | HOW.get(task, {})
-    config |= {"deadline": aim(work, task), "deadline_options": options}
-    config["model_options"] = {"start": "learned"} | config["model_options"]  # as training would
-    config["validate_every"] = max(10, config["epochs"] // LOOKS)
-    return Config.from_dict(config), work.training(task, f"energy-deadline-{weight:g}")
-
-
-def solved(result: Result) -> float:
-    """The error at the solution of the best replica, on the graphs that choose the epoch."""
-    found = result.metrics["val"][result.best]
-    found = result.metrics["train"][result.best] if not torch.isfinite(found) else found
-    return float(1.0 - found if result.task.higher_is_better else found)
-
-
-def aim(work: Work, task: str) -> int:
-    """The deadline to train for, in updates a node: a few light cones."""
-    config = work.config(task, "energy-edge")
-    graphs = resolve(config.task, config.task_options).graphs[:10]
-    seen = light_cone(Inputs.of(graphs).graph(), Settings(STAGGER, DELAY))
-    return max(1, round(AIM * seen.mean))
 
 
 def held_out(result: Result, graphs: int) -> list[int]:
@@ -217,7 +165,6 @@ def record_of(run: Run, result: Result, seconds: float) -> dict[str, Any]:
         "within": within, "at_cones": cones, "converged": float(run.converged.double().mean()),
         "replica": result.best, "replicas": result.config.replicas, "epochs": result.config.epochs,
         "task_options": dict(result.config.task_options), "seconds": seconds,
-        "deadline": result.config.deadline, "deadline_options": result.config.deadline_options,
     }  # fmt: skip
 
 
@@ -234,7 +181,7 @@ def measure(task: str, arguments: argparse.Namespace) -> None:
         if not wanted and not arguments.train:
             continue
         began = time.perf_counter()
-        result = trained(work, task, model, arguments.weights)
+        result = trained(work, task, model)
         print(f"{task} {model}: trained ({time.perf_counter() - began:.0f} s)", flush=True)
         if arguments.train:
             continue
@@ -266,8 +213,6 @@ def main() -> None:
     flags.add_argument("--models", nargs="+", default=list(RULES), choices=RULES)
     flags.add_argument("--size", default="quick", choices=("quick", "full"),
                         help="how long models are trained")  # fmt: skip
-    flags.add_argument("--weights", nargs="+", type=float, default=list(WEIGHTS),
-                        help="weights of the deadline to try, the largest first")  # fmt: skip
     flags.add_argument("--train", action="store_true", help="train only")
     flags.add_argument("--schedules", type=int, default=5)
     flags.add_argument("--graphs", type=int, default=20, help="held-out graphs, at most")

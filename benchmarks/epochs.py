@@ -44,7 +44,7 @@ from hogwild import EnergyGNN, Inputs, SoftEnergyGNN, Solution
 from hogwild.kernels.native import library
 from hogwild.models.gnn import ConvGNN
 from hogwild.nn import Standardize
-from hogwild.tasks.files import prepared
+from hogwild.tasks.benchmarks import prepared
 
 SETS = ("MUTAG", "PROTEINS", "ENZYMES")
 HEAD = ("set", "k", "batch", "contender", "clock", "parameters", "first epoch, s",

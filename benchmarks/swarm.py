@@ -41,7 +41,7 @@ from hogwild.executors.swarm import Faults, Swarm, free_ports, run
 from hogwild.models.export import described as described_model
 from hogwild.models.export import export
 from hogwild.tasks import get
-from hogwild.tasks.families import undirected
+from hogwild.tasks.synthetic import undirected
 from hogwild_node import model as node_model
 from hogwild_node.agent import Agent, Edge
 from hogwild_node.model_file import ModelFile, name_of

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from hogwild.cli import execute
 from hogwild.cli.common import Outcome
-from hogwild.cli.options import Verb, argument, option
-from hogwild.cli.values import pairs
+from hogwild.cli.options import Verb, argument, option, pairs
 from hogwild.errors import ConfigError, DataError, require_positive
 
 if TYPE_CHECKING:
@@ -74,6 +73,10 @@ class Options(Verb):
     resume: bool = option(False, "keep what is there, and compute the rest")
     results: str = option("runs/experiments/results", "where cells are kept", metavar="DIR")
     work: str = option("runs/experiments", "trained models and checkpoints", metavar="DIR")
+
+    def run(self) -> Outcome:
+        """Compute cells, list them, or write the report."""
+        return run(self)
 
 
 Options.__doc__ = f"{__doc__}\nExamples:\n{EXAMPLES}"
@@ -164,7 +167,7 @@ def run(options: Options) -> Outcome:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if words is None else words
-    return execute(sys.modules[__name__], words, "python -m experiments", "experiments")
+    return execute(Options, words, "python -m experiments", "experiments")
 
 
 def _listed(chosen: list[Experiment], only: list[str], results: Results, work: Work) -> Outcome:

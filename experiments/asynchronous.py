@@ -46,8 +46,7 @@ from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
 from hogwild.problems.base import Objective
 from hogwild.training import Result
-from hogwild.training.ensemble import single
-from hogwild.training.registry import MODELS, Entry
+from hogwild.training.registry import MODELS, Entry, single
 
 STAGGER, DELAY, SCHEDULES, SAMPLES = 5, 2, 5, 10
 """The paper's settings."""

@@ -35,13 +35,11 @@ from hogwild.models.base import Kind
 from hogwild.models.check import check_model
 from hogwild.plots.style import INK, figure
 from hogwild.rules import rule_for
-from hogwild.tasks.base import Task
-from hogwild.tasks.splits import Split
-from hogwild.training.ensemble import Members, initial
+from hogwild.tasks.base import Split, Task
+from hogwild.training.batches import predict
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
-from hogwild.training.predict import predict
-from hogwild.training.registry import device_of
+from hogwild.training.registry import Members, device_of, initial
 from hogwild.training.task import resolve
 
 ROUNDS, QUICK_ROUNDS = 9, 3

@@ -44,7 +44,7 @@ from hogwild import Readout, SoftEnergyGNN
 from hogwild.errors import ConfigError
 from hogwild.metrics import ACCURACY, CROSS_ENTROPY, Metric
 from hogwild.nn import Standardize
-from hogwild.tasks.files import absent, data_home, prepared
+from hogwild.tasks.benchmarks import absent, data_home, prepared
 
 RUNS, TURNS, QUICK = 5, 5, 2
 """Splits, or seeds where there is one split; timed epochs; epochs with ``--quick``, which has one

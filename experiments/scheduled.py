@@ -26,8 +26,7 @@ from hogwild.linalg.solution import Solution
 from hogwild.models import GAT, GCN
 from hogwild.models.layered import ExplicitGNN
 from hogwild.training import Result, train
-from hogwild.training.ensemble import Members, initial
-from hogwild.training.registry import device_of
+from hogwild.training.registry import Members, device_of, initial
 from hogwild.training.task import resolve
 
 REPLICAS = 10

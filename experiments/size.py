@@ -28,7 +28,7 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.plots.style import INK, figure
 from hogwild.tasks import Chains, Counting, Sums
 from hogwild.tasks.base import Task
-from hogwild.training.predict import predict
+from hogwild.training.batches import predict
 from hogwild.training.registry import set_on_failure
 
 FACTORS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hogwild import tasks
-from hogwild.tasks.peptides import ATOM, BOND
+from hogwild.tasks.benchmarks import ATOM, BOND
 
 SYNTHETIC = {
     "chains": {"length": 5},

@@ -14,7 +14,7 @@ import torch
 from tiny_runs import graphs
 
 import hogwild
-from hogwild.cli import VERBS, module
+from hogwild.cli import VERBS, verb
 from hogwild.cli.options import parse
 from hogwild.graph.inputs import SAMPLED
 from hogwild.tasks import TASKS
@@ -180,4 +180,4 @@ def test_every_command_has_the_options_that_it_is_given(words):
     if words[0] == "hogwild-agent":
         parser().parse_args(words[1:])
     else:
-        parse(module(words[1]).Options, words[2:], f"hogwild {words[1]}")
+        parse(verb(words[1]), words[2:], f"hogwild {words[1]}")

@@ -44,6 +44,8 @@ SEEDS = {"seed": 2**63, "data_seed": 2**44}
 seed of its own."""
 GENERAL: dict[str, Any] = {"dtype": "float64", "validate_every": 10, "log_every": 10}
 """Options for which neither the user nor the task gives a value."""
+GONE = ("deadline", "deadline_options")
+"""Options of earlier versions: an energy that was trained for a deadline loads and runs."""
 UNBOUNDED = ("clip", "checkpoint_every")
 """Options that may be infinite, which JSON has no number for."""
 
@@ -136,12 +138,6 @@ class Config:
     )
     penalty: float = _option(
         0.1, "weight of the contraction penalty (scarselli only)", OPTIMISER, AMOUNT, FINITE
-    )
-    deadline: int | None = _option(
-        None, "train nodes to answer after so many updates; none: in the limit only", OPTIMISER
-    )
-    deadline_options: dict[str, Any] = _option(
-        {}, "how the deadline is trained for, such as rule=gradient or weight=0.3", OPTIMISER
     )
     replicas: int = _option(
         1, "models trained at once: folds of the first seed, then of the next", DATA
@@ -245,7 +241,7 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """A dictionary that JSON can hold; :meth:`from_dict` is the inverse."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("task_options", "model_options", "solver_options", "deadline_options"):
+        for name in ("task_options", "model_options", "solver_options"):
             out[name] = dict(out[name])
         out["decay"] = list(self.decay)
         for name in UNBOUNDED:
@@ -256,7 +252,7 @@ class Config:
     def from_dict(cls, given: Mapping[str, Any]) -> Config:
         """The inverse of :meth:`as_dict`."""
         bounds = {name: float(given[name]) for name in UNBOUNDED if name in given}
-        return cls.of(**{**given, **bounds})
+        return cls.of(**{k: v for k, v in given.items() if k not in GONE} | bounds)
 
 
 def native(value: Any) -> Any:

@@ -107,7 +107,7 @@ def test_remedies():
         assert "the last node has heard of every other after " in text
         assert ("this error does not need all that, and is met before" in text) == early
     lost = hogwild.simulate(model, DATA, ticks=50, impairments=BernoulliLoss(1.0)).deadlines
-    assert "on which word can cross" in remedy("messages", lost)
+    assert "on which information can cross" in remedy("messages", lost)
 
 
 def test_bad_rules():

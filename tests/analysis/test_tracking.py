@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from motion import ring
 
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Scenario, certify, track
-from hogwild.analysis.fixed_points import certify_fixed_point
+from hogwild.analysis.contractions import certify_fixed_point
 from hogwild.errors import ConfigError
 from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph

@@ -7,7 +7,6 @@ import pytest
 import torch
 from motion import ring
 
-from hogwild.asynchrony import scenarios
 from hogwild.asynchrony.scenarios import (
     drifting,
     from_positions,
@@ -127,9 +126,3 @@ def test_motes_need_their_file(monkeypatch):
     monkeypatch.delenv("HOGWILD_DATA", raising=False)
     with pytest.raises(DataError, match="positions of the motes"):
         motes()
-
-
-def test_names_of_the_command_line():
-    from hogwild.cli.track import SCENARIOS
-
-    assert set(scenarios.ON_GRAPHS) == set(SCENARIOS)

@@ -27,3 +27,21 @@ def printed(trained, capsys):
         return code, json.loads(capsys.readouterr().out)
 
     return call
+
+
+@pytest.fixture
+def text(trained, capsys):
+    """What a verb prints for people about that model, where it exits with this code: its output,
+    or the error where it refuses."""
+
+    def call(code, verb, *flags):
+        assert main([verb, trained, "--task", TASK, *flags]) == code
+        said = capsys.readouterr()
+        if code == 2:  # before anything runs
+            assert said.out == ""
+            assert said.err.startswith("hogwild: ")
+            assert "Traceback" not in said.err
+            return said.err
+        return said.out
+
+    return call

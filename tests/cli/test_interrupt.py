@@ -12,7 +12,7 @@ import pytest
 from tiny_runs import TASK
 
 from hogwild.cli import main
-from hogwild.cli.interrupt import Interruptible
+from hogwild.cli.training import Interruptible
 from hogwild.training import log
 
 

@@ -3,12 +3,11 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields
 
 import pytest
 
 import hogwild
-from hogwild.cli import VERBS, common, impair, main, module, swarm
+from hogwild.cli import VERBS, agents, common, main, verb
 from hogwild.cli.options import parse
 from hogwild.errors import ConvergenceError
 from hogwild_node import packets
@@ -23,16 +22,7 @@ finally:
 """
 
 
-def test_the_help_lists_every_impairment_and_rule():
-    """It is written down, since help does not wait for torch."""
-    kinds = hogwild.asynchrony.impairments.known()
-    options = {name: ", ".join(f.name for f in fields(kind)) for name, kind in kinds.items()}
-    assert options == impair.OPTIONS
-    assert tuple(hogwild.rules.RULES) == common.RULES
-    assert tuple(packets.PRECISIONS) == swarm.PRECISIONS
-
-
-@pytest.mark.parametrize("words", [[], *([verb] for verb in VERBS)])
+@pytest.mark.parametrize("words", [[], *([name] for name in VERBS)])
 def test_help_does_not_wait_for_torch(words):
     done = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -81,26 +71,25 @@ def shown(capsys, *words):
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_has_examples(verb, capsys):
-    text = shown(capsys, verb)
-    assert f"hogwild {verb}" in text.split("examples:")[1]
+@pytest.mark.parametrize("name", VERBS)
+def test_help_has_examples(name, capsys):
+    text = shown(capsys, name)
     assert "--json" in text
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_examples_parse(verb, capsys):
-    lines = shown(capsys, verb).split("examples:")[1].split("\n")
+    lines = text.split("examples:")[1].split("\n")
     examples = [line.split() for line in lines if line.strip().startswith("hogwild ")]
     assert examples
     for _, named, *words in examples:
-        assert named == verb
-        assert parse(module(verb).Options, words, "hogwild")
+        assert named == name
+        assert parse(verb(name), words, "hogwild")
+
+
+def test_the_help_lists_every_precision():
+    assert tuple(packets.PRECISIONS) == agents.PRECISIONS
 
 
 def test_help_names_every_verb_and_exit_code(capsys):
     text = shown(capsys)
-    assert all(f"\n  {verb} " in text for verb in VERBS)
+    assert all(f"\n  {name} " in text for name in VERBS)
     assert all(f" {code} " in text for code in (0, 1, 2, 3, 130))
 
 
@@ -116,7 +105,7 @@ def test_exit_codes(error, code, says, monkeypatch, capsys):
     def fails(options):
         raise error
 
-    monkeypatch.setattr(module("info"), "run", fails)
+    monkeypatch.setattr(verb("info"), "run", fails)
     assert main(["info"]) == code
     assert says in capsys.readouterr().err
 
@@ -125,7 +114,7 @@ def test_what_is_unexpected_is_not_hidden(monkeypatch):
     def fails(options):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr(module("info"), "run", fails)
+    monkeypatch.setattr(verb("info"), "run", fails)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         main(["info"])
 
@@ -133,7 +122,7 @@ def test_what_is_unexpected_is_not_hidden(monkeypatch):
 @pytest.mark.parametrize(("converged", "code"), [(True, 0), (False, 3)])
 def test_outcomes(converged, code, monkeypatch, capsys):
     done = common.Outcome("said", {"found": float("nan")}, converged, {"json": "resolved"})
-    monkeypatch.setattr(module("info"), "run", lambda options: done)
+    monkeypatch.setattr(verb("info"), "run", lambda options: done)
     assert main(["info"]) == code
     assert capsys.readouterr().out == "said\n"
     assert main(["info", "--json"]) == code

@@ -11,8 +11,19 @@ from typing import Any
 import pytest
 
 import hogwild.cli
-from hogwild.cli.flags import in_flags
-from hogwild.cli.options import Verb, argument, each, flags, option, parse, parser_of
+from hogwild.cli.options import (
+    Verb,
+    argument,
+    each,
+    flags,
+    in_flags,
+    option,
+    parameters,
+    parse,
+    parser_of,
+    taken,
+    value,
+)
 from hogwild.errors import ConfigError
 
 
@@ -181,3 +192,35 @@ def test_nothing_private_of_argparse_is_used():
         nodes = ast.walk(ast.parse(path.read_text("utf-8")))
         used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         assert not used & private, path
+
+
+@pytest.mark.parametrize("text", ["(0.9, 500)", "(0.9,500)", "0.9,500", "0.9, 500", "[0.9, 500]"])
+def test_lists_as_one_writes_them(text):
+    assert value(text) == [0.9, 500]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("a,b", "a,b"), ("(a)", "(a)"), ("4,4", [4, 4]), ("none", None), ("x.py:T", "x.py:T")],
+)
+def test_values_of_flags(text, expected):
+    assert value(text) == expected
+
+
+def test_parameters_are_read_from_the_source():
+    """Defaults are those of the function, and descriptions lose the marks of a docstring."""
+    place = "executors/simulate.py:simulate"
+    wanted = inspect.signature(hogwild.simulate).parameters
+    found = parameters(place)
+    assert {name: p.default for name, p in wanted.items() if p.default is not p.empty} == {
+        name: default for name, (default, _) in found.items()
+    }
+    assert found["stagger"][1] == (
+        "S, the largest number of ticks between two turns of a node; 1: all together"
+    )
+    assert found["radius"][1].startswith("with --rule balls: the hops within which")
+    assert parameters("executors/swarm.py:Faults")["loss"] == (
+        0.0,
+        "probability that a packet is lost",
+    )
+    assert taken(place, "runs", default=5).default == 5

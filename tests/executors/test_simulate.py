@@ -22,7 +22,7 @@ from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.simulation import Simulation
 from hogwild.ops import gather, scatter
 from hogwild.rules import gradient_rule
-from hogwild.rules.steps import THETA
+from hogwild.rules.energies import THETA
 from hogwild.testing.problems import Quadratic, random_graph
 
 

@@ -19,7 +19,7 @@ from experiments.staleness import needed
 from hogwild import Inputs
 from hogwild.models import GCN, EnergyGNN
 from hogwild.tasks import Sums
-from hogwild.tasks.families import edges
+from hogwild.tasks.synthetic import edges
 from hogwild.training import MODELS
 
 PNG = b"\x89PNG"

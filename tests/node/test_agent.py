@@ -61,7 +61,7 @@ def test_agents_and_simulations_have_the_same_default_rule():
 @pytest.mark.parametrize("name", ["messages", "attention"])
 def test_agents_need_about_as_many_updates_as_the_simulator(name):
     """Neighbours that have not been heard yet call nobody back
-    (:mod:`hogwild_node.rules.retreat`)."""
+    (:mod:`hogwild_node.rules.safeguard`)."""
     swarm = Swarm(MODELS[name](), chain(6), 6, delay=(0.0, 0.1))
     data = Data(x=swarm.x, edge_index=chain(6))
     predicted = simulate(swarm.whole, data, stagger=5, delay=2, tol=1e-3, runs=5).price.updates

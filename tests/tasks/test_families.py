@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hogwild.errors import ConfigError
-from hogwild.tasks.families import FAMILIES, edges
+from hogwild.tasks.synthetic import FAMILIES, edges
 
 
 def networkx_graph(family, n, seed=0):

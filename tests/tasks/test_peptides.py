@@ -7,7 +7,7 @@ from torch_geometric.data import Batch
 
 from hogwild import tasks
 from hogwild.errors import ConfigError, DataError
-from hogwild.tasks.peptides import ATOM, BOND, one_hot
+from hogwild.tasks.benchmarks import ATOM, BOND, one_hot
 
 
 def test_one_hot():

@@ -6,8 +6,7 @@ from tiny_tasks import Chains, Sums
 
 from hogwild.errors import ConfigError
 from hogwild.training import Config, train
-from hogwild.training.ensemble import initial
-from hogwild.training.registry import build
+from hogwild.training.registry import build, initial
 
 
 class OneFold(Sums):

@@ -12,8 +12,7 @@ from hogwild import GCN, tasks, train
 from hogwild.errors import (
     ConvergenceWarning,
 )
-from hogwild.training.predict import predict_levels
-from hogwild.training.shelf import portions
+from hogwild.training.batches import portions, predict_levels
 
 
 def test_learns():

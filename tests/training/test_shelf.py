@@ -4,7 +4,7 @@ import torch
 from tiny_tasks import chain
 from torch_geometric.data import Data
 
-from hogwild.training.shelf import Shelf
+from hogwild.training.batches import Shelf
 
 
 def test_shelf_numbers_nodes_as_all_graphs_together_do():

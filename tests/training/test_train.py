@@ -18,9 +18,9 @@ from hogwild.errors import (
     InputError,
 )
 from hogwild.models import IGNNConv
-from hogwild.tasks.splits import Split
+from hogwild.tasks.base import Split
 from hogwild.training import MODELS
-from hogwild.training.ensemble import Members
+from hogwild.training.registry import Members
 
 
 class Untaught(Sums):

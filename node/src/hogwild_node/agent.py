@@ -57,6 +57,7 @@ from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.packets import DATA, HALF, HELLO, PRECISIONS, WORD, BadPacket, Header, behind
 from hogwild_node.registers import Reading, Registers, State, Work
+from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
 
 HELLO_PERIOD = 0.2
@@ -160,7 +161,7 @@ class Agent:
         code = self._code(self.features)
         begin = None if h is None else self._start(h)
         self.work: Work
-        if self.rule_name == "balls":
+        if self.rule_name not in RULES:
             exact = radius is None  # no embedding travels, and profiles are float64
             default = model.tolerance("float64" if exact else precision)
             self.tolerance = default if tolerance is None else tolerance

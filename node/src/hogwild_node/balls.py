@@ -93,7 +93,15 @@ class Balls(Work):
         self.radius = math.inf if radius is None else radius
         self.reach = self.radius + model.couples
         self.format = Format(
-            model.name, "balls", model.told_channels, 0, 0, 0, model.channels, precision
+            model.name,
+            "balls",
+            model.told_channels,
+            0,
+            0,
+            0,
+            model.channels,
+            precision,
+            floods=True,
         )
         self.flood = Flood(
             name, incarnation, scope=0 if radius is None else radius + 1,

@@ -25,10 +25,10 @@ from hogwild_node.local import BothSides, LocalEnergy, LocalMap
 from hogwild_node.model_file import ModelFile
 from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.ops import Array, namespace
+from hogwild_node.packets import RULES as CODES
 from hogwild_node.problems import GCN, GSD, Contraction, Energy, GCNLayer
 from hogwild_node.round import Round
-from hogwild_node.rules import CachingRule, FixedPointRule, GradientRule, MessageRule, Rule
-from hogwild_node.rules.layered import OverwritingRule
+from hogwild_node.rules import RULES, Rule
 from hogwild_node.soft import Soft
 from hogwild_node.star import Star
 
@@ -119,6 +119,11 @@ class Part:
         )  # fmt: skip
 
 
+def _fitting(kind: type) -> tuple[str, ...]:
+    """The rules of agents for this kind of computation, the usual one first."""
+    return tuple(n for n, rule in RULES.items() if n in CODES and issubclass(kind, rule.fits))
+
+
 class NodeModel(ABC):
     """A trained model without torch.
 
@@ -160,7 +165,8 @@ class NodeModel(ABC):
 
     def sees_both_sides(self, rule: str) -> bool:
         """Whether nodes compute both sides of their edges by this rule."""
-        return self.pairwise and self.choose(rule) == "gradient"
+        found = RULES.get(self.choose(rule))
+        return self.pairwise and found is not None and found.both_sides
 
     @abstractmethod
     def posed(self, part: Part) -> Local:
@@ -182,10 +188,11 @@ class NodeModel(ABC):
     def rule(self, name: str, local: Local, star: Star) -> Rule:
         """The rule of that name, whose packets replace each other: all but ``"balls"``
         (:mod:`hogwild_node.balls`)."""
-        return self._rule(self.choose(name), local, star)
-
-    @abstractmethod
-    def _rule(self, name: str, local: Any, star: Star) -> Rule: ...
+        made: Any = local
+        if self.sees_both_sides(name):
+            assert isinstance(local, LocalEnergy)  # the pairwise ones
+            made = BothSides(local)
+        return RULES[self.choose(name)].of(made, star, self.channels)
 
     def predict(self, h: Array) -> Array:
         """The prediction [out] of a node with embedding ``h`` [k]."""
@@ -264,13 +271,8 @@ class NodeModel(ABC):
 class _Optimisation(NodeModel):
     """Models whose embeddings minimise an energy."""
 
-    rules = ("messages", "gradient", "balls")
+    rules = (*_fitting(LocalEnergy), "balls")
     couples = 2
-
-    def _rule(self, name: str, local: LocalEnergy, star: Star) -> Rule:
-        both = self.sees_both_sides(name)
-        gradient = GradientRule(BothSides(local) if both else local, star, self.channels)
-        return gradient if name == "gradient" else MessageRule(gradient)
 
 
 GUESS = "conv.guess.weight.0"
@@ -375,7 +377,7 @@ class SoftModel(_Optimisation):
         super().__init__(file)
         self.convexity = float(self.config["beta"])
         if self.config["condition"] <= soft.QUICK:
-            self.rules = ("gradient", "messages", "balls")
+            self.rules = tuple(sorted(self.rules, key=lambda name: not self.sees_both_sides(name)))
         names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
         self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 
@@ -410,7 +412,7 @@ class SoftModel(_Optimisation):
 class ContractionModel(NodeModel):
     """IGNN and EIGNN: the fixed point of a contraction."""
 
-    rules = ("fixed-point", "balls")
+    rules = (*_fitting(LocalMap), "balls")
 
     def posed(self, part: Part) -> Contraction:
         edge, loop = part.renormalised()
@@ -422,14 +424,11 @@ class ContractionModel(NodeModel):
             act, slope = partial(act, **options), partial(slope, **options)
         return Contraction(self.tensors["matrix"][None], bias, edge, loop, act, slope)
 
-    def _rule(self, name: str, local: LocalMap, star: Star) -> Rule:
-        return FixedPointRule(local, star, self.channels)
-
 
 class GCNModel(NodeModel):
     """A graph convolutional network: a fixed number of layers."""
 
-    rules = ("caching", "overwriting")
+    rules = _fitting(GCN)
 
     def posed(self, part: Part) -> GCN:
         edge, loop = part.renormalised()
@@ -446,10 +445,6 @@ class GCNModel(NodeModel):
     def start(self, local: Local) -> Array:
         assert isinstance(local, GCN)
         return 1.0 * local.encoded
-
-    def _rule(self, name: str, local: GCN, star: Star) -> Rule:
-        rule = CachingRule if name == "caching" else OverwritingRule
-        return rule(local, star, self.channels)
 
 
 MODELS: dict[str, type[NodeModel]] = {

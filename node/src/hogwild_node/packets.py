@@ -74,6 +74,7 @@ from hogwild_node.ops import Array
 
 VERSION = 2
 HELLO, DATA = 0, 1
+# A rule is its place here on the wire: new ones come last.
 RULES = ("gradient", "messages", "fixed-point", "caching", "overwriting", "balls")
 FIELDS, CHECK = struct.Struct("<BBBBIIIIHHdf"), struct.Struct("<I")
 HEADER = struct.Struct(FIELDS.format + CHECK.format[1:])
@@ -133,6 +134,7 @@ class Format:
         block: Width k of the curvature block at the end of a letter; 0: there is none.
         width: Width k of an embedding.
         precision: One of ``PRECISIONS``.
+        floods: Whether data packets hold words, and do not replace each other.
     """
 
     model: str
@@ -143,15 +145,11 @@ class Format:
     block: int
     width: int
     precision: str = "float32"
+    floods: bool = False
 
     @property
     def number(self) -> np.dtype[np.floating]:
         return np.dtype(PRECISIONS[self.precision])
-
-    @property
-    def floods(self) -> bool:
-        """Whether data packets hold words, and do not replace each other."""
-        return self.rule == "balls"
 
     @property
     def saved(self) -> int:

@@ -202,7 +202,7 @@ class Registers(Work):
         self.rule: Rule = model.rule(rule, local, self.star)
         self.h = model.start(local) if h is None else h
         self.letters = self._begin()
-        curved = rule in ("gradient", "messages") and self.rule.letter > 0
+        curved = self.rule.curves and self.rule.letter > 0
         block = model.channels if curved else 0
         told = (model.edge_dim or 0) if self.both else 0
         self.format = Format(
@@ -220,11 +220,11 @@ class Registers(Work):
             return False
         self._known, self.star = known, star_of(len(members))
         local = self.model.pose(features, self._near(), self.rule_name)
-        if same and self.rule_name in ("gradient", "messages"):
+        if same and self.rule.poses:
             self.rule.pose(local)  # features or degrees moved: memory stays
         else:
             self.rule = self.model.rule(self.rule_name, local, self.star)
-            if self.rule_name in ("caching", "overwriting"):
+            if not self.rule.poses:
                 self.h = self.model.start(local)
             self.letters = self._begin()
         self._heard_at_rest = None

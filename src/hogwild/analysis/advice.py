@@ -9,6 +9,7 @@ from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.executors.deadlines import NEAR, Deadlines, Price
 from hogwild.models.base import Kind
 from hogwild.progress import aligned, shown, size
+from hogwild.rules import about, sooner
 
 if TYPE_CHECKING:
     from hogwild.analysis.robustness import Robustness
@@ -18,12 +19,6 @@ FAST = 1.5
 """Who is in time within so many light cones cannot be much faster."""
 SLOW = 3.0
 """Who needs more light cones than this can be helped."""
-
-BALLS = (
-    "rule='balls' on a model of one layer: exact once word has crossed the graph, if every node "
-    "may know and solve the whole graph"
-)
-"""What solves of balls are, in words."""
 
 
 def advice(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
@@ -107,18 +102,11 @@ def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
 def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
     """What would help one of them to be in time earlier."""
     price = one.within(share)
-    rule = one.settings.rule
-    cone = one.cone
+    rule, cone = about(one.settings.rule), one.cone
     if not cone.crossed:
-        return "What would help: a network on which word can cross the graph at all"
-    if price is None and rule in ("overwriting", "waiting"):
-        return (
-            f"What would help {name}: rule='caching' or rule='resending', which end at the "
-            f"synchronous answer"
-        )
+        return "What would help: a network on which information can cross the graph at all"
     if price is None:
-        other = f", or {BALLS}" if rule in ("gradient", "messages") else ""
-        return f"What would help {name}: more ticks, if runs still come nearer{other}"
+        return f"What would help {name}: {rule.late}"
     if price.ticks == 0:
         return (
             "Nothing would help: what nodes answer before the first update is as good, so this "
@@ -134,17 +122,7 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"
-    aim = f"training for a deadline, train(…, deadline={max(1, round(SLOW * cone.mean))})"
-    convex = "training with a larger beta (of a soft energy: a smaller condition or reach)"
-    said = {
-        "gradient": f"rule='messages', which needs fewer updates as a rule, in larger packets; "
-        f"{BALLS}; {aim}; {convex}",
-        "messages": f"{BALLS}; {aim}; {convex}",
-        "balls": "a larger radius: one that reaches every node is exact once word has crossed",
-        "fixed-point": f"{BALLS}; training with a smaller kappa or modulus of contraction",
-        "waiting": "rule='caching', in which nobody waits",
-        "resending": "rule='caching', in which nobody waits, in larger packets",
-    }.get(rule, "fewer layers, or smaller S and D")
+    said = "; ".join(filter(None, (sooner(one.settings.rule), rule.tuning)))
     return f"What would help {name}: {said}"
 
 
@@ -173,18 +151,14 @@ def verdict(of: Robustness) -> str:
             f"A node cannot know what it never hears, under any rule. What to do: let packets "
             f"through now and then."
         )
-    if run.rule == "waiting" and not _completed(of):
-        return (
-            f"Stalls: under {total - good} of {schedules(total)} some nodes still wait for values "
-            f"of the layer they need{effect}. The value of a layer is sent once; where it is lost, "
-            f"it is missing for ever. What to do: {REMEDY}."
-        )
-    if run.rule == "overwriting":
+    if about(run.rule).failing and not _completed(of):
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
-        return (
-            f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
-            f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
-            f"layers to whichever layer's values it last heard. What to do: {REMEDY}."
+        return about(run.rule).failing.format(
+            bad=total - good,
+            schedules=schedules(total),
+            effect=effect,
+            distance=f"{float(of.distance.max()):.2g}",
+            degrades="Degrades" if worse else "Depends on the schedule",
         )
     ended = f"Not converged within the {run.ticks} ticks"
     if run.stalled:
@@ -194,12 +168,6 @@ def verdict(of: Robustness) -> str:
         f"still up to {float(run.deviation.max()):.2g} (relative) from the synchronous answer"
         f"{effect}. {_missing(of)}."
     )
-
-
-REMEDY = (
-    "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
-    "layers; rule='resending' in smaller packets that are acknowledged"
-)
 
 
 def _arrived(of: Robustness) -> tuple[str, str]:
@@ -217,10 +185,8 @@ def _arrived(of: Robustness) -> tuple[str, str]:
 
 def _completed(of: Robustness) -> bool:
     """Whether nodes that wait for layers have had all of them, from packets that were wrong."""
-    layers = of.certificate.constants["layers"]
-    return not all(i.exact for i in of.settings.impairments) and bool(
-        (of.run.updates >= layers).all()
-    )
+    waits = about(of.run.rule).exact and not all(i.exact for i in of.settings.impairments)
+    return bool(waits) and bool((of.run.updates >= of.certificate.constants["layers"]).all())
 
 
 def _missing(of: Robustness) -> str:
@@ -236,10 +202,10 @@ def _missing(of: Robustness) -> str:
             f"the distance above with what you can bear, or send finer packets"
         )
     if inexact:
-        other = "; rule='gradient' bears coarser ones" if of.run.rule == "messages" else ""
+        other = "; ".join(filter(None, ("send finer packets", about(of.run.rule).coarse)))
         return (
             f"{', '.join(inexact)} changes what packets say, so much that runs do not even come "
-            f"near. What to do: send finer packets{other}"
+            f"near. What to do: {other}"
         )
     needed = of.run.ticks_needed()
     said = ["their distance has not fallen in the second half of these ticks"]
@@ -248,10 +214,11 @@ def _missing(of: Robustness) -> str:
             f"at the pace of the second half of these ticks, ticks={needed} would be enough, "
             f"{shown(needed / of.run.ticks)} times as many"
         ]
-    if of.run.rule == "gradient":
-        said.append("rule='messages' needs fewer updates as a rule, most of all on long paths")
-    elif of.run.rule == "messages" and needed is None:
-        said.append("rule='gradient' may arrive where messages do not")
+    rule = about(of.run.rule)
+    if rule.slow:
+        said.append(rule.slow)
+    elif rule.stuck and needed is None:
+        said.append(rule.stuck)
     elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
         said.append(
             "asynchronously the map need not converge unless it contracts in a (weighted) maximum "

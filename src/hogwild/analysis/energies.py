@@ -1,11 +1,18 @@
 r"""What is proved about energies: gradient steps of certified size, and messages.
 
-The constants of the theorem on gradient steps of certified size.
+Let :math:`P \ge |\nabla^2 E|` entry by entry and everywhere, :math:`r = P \mathbf 1` its row sums,
+and :math:`D'` the age of the oldest embedding inside any gradient used. With steps
+:math:`\alpha_i = a_i / r_i`, :math:`a_i < 1 / (\tfrac12 + D')`, asynchronous gradient descent
+converges from anywhere (:class:`Descent`). This replaces the paper's Proposition 2, whose bound on
+the step shrinks with the gradient, so that no step satisfies it. Messages converge on every graph
+if the energies are :attr:`~hogwild_node.local.LocalEnergy.dominated`, and from near the answer if
+their echo is below one (:mod:`hogwild.analysis.echoes`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,20 +32,13 @@ from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
 from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
 from hogwild.models.base import Kind
+from hogwild.ops import as_field
 from hogwild.problems.base import Objective
-from hogwild.rules.steps import certified_bounds, certified_steps
+from hogwild.rules.energies import certified_bounds, certified_steps
 
 
-def certify_energy(
-    problem: Objective,
-    h: Tensor,
-    settings: Settings,
-    drift: float | None = None,
-    letters: bool = True,
-) -> Certificate:
-    """What is proved of an energy, whose minimiser is ``h`` [R, k, N]. With a ``drift`` the energy
-    changes in a tick as :meth:`Descent.tracking` says; ``letters`` says whether neighbours send
-    gradients."""
+def _facts(problem: Objective, settings: Settings, h: Tensor, letters: bool) -> Certificate:
+    """The constants of an energy, whose minimiser is ``h`` [R, k, N]."""
     rows = problem.row_bounds()
     beta, top = problem.convexity(), problem.graph.norm(rows)  # [R, G]
     hessians = matrices(problem.evaluate(h.to(rows.dtype)).hessian())
@@ -61,20 +61,22 @@ def certify_energy(
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
-    if settings.rule == "messages":
-        return _messages(facts, settings, problem, h)
-    return _gradient(facts, settings, problem, h, drift, letters)
+    return facts
 
 
-def _gradient(
-    facts: Certificate,
-    settings: Settings,
+def certify_steps(
     problem: Objective,
-    h: Tensor,
-    drift: float | None,
-    letters: bool,
+    settings: Settings,
+    answer: Callable[[], Tensor],
+    drift: float | None = None,
+    letters: bool = True,
 ) -> Certificate:
-    """What is proved of gradient steps."""
+    """What is proved of gradient steps on an energy, whose minimiser is ``answer()``. With a
+    ``drift`` the energy changes in a tick as :meth:`Descent.tracking` says; ``letters``: neighbours
+    send gradients."""
+    value = answer()
+    h = as_field(value, value.dtype)
+    facts = _facts(problem, settings, h, letters)
     step, certified = settings.step, facts.step
     if settings.bounds is None or certified is None:
         reason = (
@@ -175,8 +177,17 @@ def dominated_rate(
     return 1.0 - least, period, (1.0 + math.log(spread) / math.log(1e6)) * needed
 
 
-def _messages(facts: Certificate, settings: Settings, problem: Objective, h: Tensor) -> Certificate:
-    """What is proved of messages."""
+def certify_messages(
+    problem: Objective,
+    settings: Settings,
+    answer: Callable[[], Tensor],
+    drift: float | None = None,
+    letters: bool = True,
+) -> Certificate:
+    """What is proved of messages; nothing is proved about answers that move."""
+    value = answer()
+    h = as_field(value, value.dtype)
+    facts = _facts(problem, settings, h, letters)
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
     echo = None
@@ -249,7 +260,13 @@ def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:
 
 @dataclass(frozen=True)
 class Descent:
-    r"""The constants of the theorem on certified steps, for steps α = a / r.
+    r"""The constants of the theorem on certified steps, for steps α = a / r:
+
+    .. math::
+        \Phi(t + S) \le \frac{1}{1 + c/C}\, \Phi(t - D'), \qquad
+        c = \frac1{\overline a} - \frac12 - D', \quad
+        C = \frac{1}{2\mu}\Bigl(\frac1{\underline a} + \sqrt{D' + S}\Bigr)^2 + \frac{D'}{2}, \quad
+        \mu = \frac{\beta}{\max_i r_i}, \quad \Phi \ge E - E^*.
 
     Where nodes compute both sides of their edges (``apart``, q), the theorem on one hop holds: only
     what a node reads of others is old, and :math:`\rho = \max_i q_i / r_i`. With letters

@@ -43,7 +43,7 @@ from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import WrappedGNN
 from hogwild.progress import wrapped
-from hogwild.rules import fitting, takes_step
+from hogwild.rules import about, fitting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -261,7 +261,8 @@ def robustness(
     score = score_of(prediction, data, **given)
     names = _names(compare)
     others = _others(model, inputs, names)
-    first = _by(options.get("rule", "auto"), options) if "balls" in others else options
+    with_radius = any("radius" in about(rule).options for rule in others)
+    first = _by(options.get("rule", "auto"), options) if with_radius else options
     run = simulate(model, data, runs=runs, **given, **first)
     size = _size(prediction).unsqueeze(-1)
     spread = run.predictions.std(0, correction=0).amax(-1) / size
@@ -292,14 +293,14 @@ def robustness(
 
 def _by(rule: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options of runs by one of several rules: a radius is for balls only."""
-    radius = options.get("radius") if rule == "balls" else None
-    return options | {"rule": rule, "radius": radius}
+    has_radius = rule != "auto" and "radius" in about(rule).options
+    return options | {"rule": rule, "radius": options.get("radius") if has_radius else None}
 
 
 def _other(rule: str, options: dict[str, Any]) -> dict[str, Any]:
     """The options of runs by another rule than the user's own, which may have no use for a step."""
     step = options.get("step", "auto")
-    return _by(rule, options) | {"step": step if takes_step(rule, step) else "auto"}
+    return _by(rule, options) | {"step": step if about(rule).takes(step) else "auto"}
 
 
 def _names(compare: object) -> list[str]:

@@ -12,7 +12,7 @@ from torch_geometric.data import Data
 
 from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import ConfigError, require_integer, require_positive
-from hogwild.tasks.trajectories import (
+from hogwild.tasks.moving import (
     circling,
     mote_positions,
     near,

@@ -1,7 +1,7 @@
 """The command ``hogwild``: each verb parses its options and calls a function of the library.
 
-A verb is a module of this package: ``Options``, a dataclass whose fields are the flags and whose
-docstring is the help text (:mod:`hogwild.cli.options`), and ``run(options)``, which returns an
+A verb is a dataclass whose fields are the flags and whose docstring is the help text
+(:mod:`hogwild.cli.options`); its method ``run()`` returns an
 :class:`~hogwild.cli.common.Outcome`. With --json the options are part of what is printed.
 
 Exit codes: 0 fine; 1 something unexpected; 2 bad usage or input, said in one message; 3 a solve, a
@@ -21,14 +21,16 @@ from functools import partial
 from typing import Any, NoReturn
 
 import hogwild
-from hogwild.cli.flags import in_flags
-from hogwild.cli.options import parse
+from hogwild.cli.options import in_flags, parse
 from hogwild.errors import ConvergenceError, HogwildError, among
 
-VERBS = (
-    "train", "evaluate", "simulate", "track", "robustness", "sweep", "certify", "export", "swarm",
-    "keys", "cluster", "serve", "info", "demo",
-)  # fmt: skip
+VERBS = {
+    "train": "training", "evaluate": "training", "simulate": "runs", "track": "runs",
+    "robustness": "runs", "sweep": "runs", "certify": "runs", "export": "agents",
+    "swarm": "agents", "keys": "agents", "cluster": "cluster", "serve": "show", "info": "show",
+    "demo": "show",
+}  # fmt: skip
+"""The module of every verb."""
 EXAMPLES = """\
 examples:
   hogwild demo
@@ -54,17 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in VERBS:
         _without_verb(words)
-    return execute(module(words[0]), words[1:], f"hogwild {words[0]}", "hogwild")
+    return execute(verb(words[0]), words[1:], f"hogwild {words[0]}", "hogwild")
 
 
-def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
-    """Run a verb, a module with ``Options`` and ``run``, with these words; print its result, and
+def execute(cls: Any, words: Sequence[str], command: str, name: str) -> int:
+    """Run a verb, a class of options with a method ``run``, with these words; print its result, and
     return the exit code. The help shows ``command``, and error messages begin with ``name``."""
     said: Callable[[object], str] = str
     try:
-        options = parse(verb.Options, words, command)
+        options = parse(cls, words, command)
         said = partial(in_flags, options=options)
-        outcome = verb.run(options)
+        outcome = options.run()
     except ConvergenceError as error:
         print(f"{name}: not converged: {said(error)}", file=sys.stderr)
         return 3
@@ -92,19 +94,19 @@ def execute(verb: Any, words: Sequence[str], command: str, name: str) -> int:
     return 0 if outcome.converged else 3
 
 
-def module(verb: str) -> Any:
-    """The module of a verb."""
-    return importlib.import_module(f"hogwild.cli.{verb}")
+def verb(name: str) -> Any:
+    """The class of a verb."""
+    return getattr(importlib.import_module(f"hogwild.cli.{VERBS[name]}"), name.capitalize())
 
 
 def _without_verb(words: Sequence[str]) -> NoReturn:
     """Help, the version, or what is wrong with these words."""
-    lines = {verb: module(verb).Options.__doc__.strip().splitlines()[0] for verb in VERBS}
+    lines = {name: verb(name).__doc__.strip().splitlines()[0] for name in VERBS}
     parser = argparse.ArgumentParser(
         prog="hogwild",
         usage="hogwild VERB [options]",
         description="Graph neural networks that survive asynchrony.\n\nverbs:\n"
-        + "\n".join(f"  {verb:12}{line}" for verb, line in lines.items()),
+        + "\n".join(f"  {name:12}{line}" for name, line in lines.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )

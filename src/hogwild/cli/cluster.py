@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
-from hogwild.cli.common import FILES, MODEL, RUNS, Finished, Outcome, check_picture, picture
-from hogwild.cli.options import argument, option
+from hogwild.cli.common import FILES, RUNS, Outcome, Trained, picture
+from hogwild.cli.options import argument, option, taken
 from hogwild.errors import ConfigError
 
-WORKERS = "workers"
+WORKERS, INFER = "workers", "cluster/inference.py:infer"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Finished):
+class Cluster(Trained):
     """Run a trained model on a graph that is cut into parts, one worker for each part.
 
     The workers exchange embeddings without waiting for each other. The result is the answer of the
@@ -32,38 +33,19 @@ class Options(Finished):
     graph: str = argument(
         "a file with a graph (npz, parquet, csv, txt, pt), or a folder with a graph in parts"
     )
-    replica: int | None = option(
-        None, "which replica; by default, the best one on validation", group=MODEL
+    workers: int | None = taken(INFER, "workers", WORKERS)
+    address: str | None = taken(INFER, "address", WORKERS, metavar="HOST:PORT")
+    cpus: float = taken(INFER, "cpus", WORKERS)
+    gpus: float = taken(INFER, "gpus", WORKERS)
+    restarts: int = taken(INFER, "restarts", WORKERS)
+    partition: str = taken(
+        INFER, "partition", WORKERS, choices=("auto", "metis", "coordinates", "search")
     )
-    workers: int | None = option(
-        None, "parts and workers; by default 1, or the parts of the graph's folder", group=WORKERS
-    )
-    address: str | None = option(
-        None,
-        "a running cluster of Ray; by default Ray starts on this machine",
-        group=WORKERS,
-        metavar="HOST:PORT",
-    )
-    cpus: float = option(1.0, "CPUs of each worker", group=WORKERS)
-    gpus: float = option(0.0, "GPUs of each worker", group=WORKERS)
-    restarts: int = option(5, "how often a worker that dies is started again", group=WORKERS)
-    partition: str = option(
-        "auto",
-        "how the graph is cut",
-        group=WORKERS,
-        choices=("auto", "metis", "coordinates", "search"),
-    )
-    overlap: int = option(
-        8,
-        "most rings of other parts' nodes for which a part solves, too; more leave fewer exchanges",
-        group=WORKERS,
-    )
-    barriers: bool = option(
-        False, "let all workers wait for each other, for comparisons", group=WORKERS
-    )
-    tol: float = option(1e-6, "relative error at which parts are settled", group=RUNS)
-    seconds: float | None = option(None, "how long the workers work at most", group=RUNS)
-    seed: int = option(0, "the partition is a function of this number", group=RUNS)
+    overlap: int = taken(INFER, "overlap", WORKERS, default=8)
+    barriers: bool = taken(INFER, "barriers", WORKERS)
+    tol: float = taken(INFER, "tol", RUNS)
+    seconds: float | None = taken(INFER, "seconds", RUNS)
+    seed: int = taken(INFER, "seed", RUNS)
     quiet: bool = option(False, "no progress", group=RUNS)
     out: str | None = option(
         None,
@@ -80,38 +62,26 @@ class Options(Finished):
         metavar="FILE",
     )
 
+    def run(self) -> Outcome:
+        """Call :func:`hogwild.cluster.infer`."""
+        found = self.chosen()
+        from hogwild.cluster.inference import infer
+        from hogwild.cluster.setup import opened
 
-def run(options: Options) -> Outcome:
-    """Call :func:`hogwild.cluster.infer`."""
-    check_picture(options.plot)
-    check_picture(options.map)
-    from hogwild.cluster.inference import infer
-    from hogwild.cluster.setup import opened
-
-    result = options.load()
-    r = result.best if options.replica is None else options.replica
-    model = result.replica(r).cpu()
-    if hasattr(signal, "SIGTERM"):  # whoever ends this process ends its workers
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    graph = opened(options.graph)
-    names = (
-        "workers", "address", "cpus", "gpus", "restarts", "partition", "overlap",
-        "barriers", "tol", "seconds", "seed",
-    )  # fmt: skip
-    show = None if options.quiet or options.json else Progress()
-    seen = infer(
-        model, graph, folder=options.out, watch=show,
-        **{name: getattr(options, name) for name in names},
-    )  # fmt: skip
-    if show is not None:
-        show.end()
-    text = str(seen)
-    if options.plot is not None:
-        seen.plot(options.plot)
-        text += f"\npicture: {options.plot}"
-    if options.map is not None:
-        text += f"\npicture: {_map(graph, seen, options.map)}"
-    return Outcome(text, seen.data, seen.converged, {"replica": r, "workers": seen.workers})
+        if hasattr(signal, "SIGTERM"):  # whoever ends this process ends its workers
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        graph = opened(self.graph)
+        given, taking = self.as_dict(), set(signature(infer).parameters) - {"graph", "folder"}
+        same = {name: given[name] for name in given if name in taking}
+        show = None if self.quiet or self.json else Progress()
+        seen = infer(found.model, graph, folder=self.out, watch=show, **same)
+        if show is not None:
+            show.end()
+        done = self.outcome(found, seen, seen.data, seen.converged)
+        text = done.text
+        if self.map is not None:
+            text += f"\npicture: {_map(graph, seen, self.map)}"
+        return replace(done, text=text, resolved=done.resolved | {"workers": seen.workers})
 
 
 def _map(graph: Any, seen: Any, path: str) -> str:

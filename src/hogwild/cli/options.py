@@ -3,7 +3,7 @@
 ::
 
     @dataclass(frozen=True, kw_only=True)
-    class Options(Verb):
+    class Simulate(Verb):
         \"""Run a trained model asynchronously.
 
         Examples:
@@ -11,7 +11,8 @@
         \"""
 
         folder: str = argument("folder of a finished training run")
-        stagger: int = option(5, "S: most ticks between updates", group="asynchrony")
+        plot: str | None = option(None, "draw the error to this file", group="files")
+        stagger: int = taken("executors/simulate.py:simulate", "stagger", "timing")
 
 The docstring is the help text, a field is a flag, and the field's type says what the flag takes:
 
@@ -23,21 +24,27 @@ The docstring is the help text, a field is a flag, and the field's type says wha
 ``tuple[str, ...]`` a text; the flag may be repeated
 ==================  ================================================
 
-A field made by :func:`each` stands for all fields of another dataclass: a flag for each, and a
-dictionary of those that were given.
+A field made by :func:`taken` has the default and the help of a function's parameter, read from the
+source of the library: help must not wait for torch. A field made by :func:`each` stands for all
+fields of another dataclass: a flag for each, and a dictionary of those that were given.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
+import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from hogwild.cli.values import pairs, value
-from hogwild.errors import among
+import hogwild
+from hogwild.errors import ConfigError, among
 
 T = TypeVar("T", bound="Verb")
 EXPECTED: dict[type, tuple[str, str]] = {int: ("an integer", "N"), float: ("a number", "X")}
@@ -65,6 +72,60 @@ def argument(help: str, *, default: Any = MISSING, **keywords: Any) -> Any:
         keywords["nargs"] = "?"
     metadata = {"help": help, "positional": True, "keywords": keywords}
     return field(default=default, metadata=metadata)
+
+
+def taken(
+    place: str, name: str, group: str | None = None, *, default: Any = MISSING, **keywords: Any
+) -> Any:
+    """A field that is the parameter ``name`` of a function (or the field of a dataclass) of the
+    library, at a ``place`` such as ``"executors/simulate.py:simulate"``. It has the default and the
+    description that stand there, unless another default is given."""
+    found, text = parameters(place)[name]
+    return option(found if default is MISSING else default, text, group=group, **keywords)
+
+
+@cache
+def parsed(path: str) -> ast.Module:
+    """A file of the library, as written."""
+    return ast.parse((Path(hogwild.__file__).parent / path).read_text("utf-8"))
+
+
+@cache
+def parameters(place: str) -> dict[str, tuple[Any, str]]:
+    """Default and description of every parameter of a function, or field of a dataclass."""
+    path, _, name = place.partition(":")
+    body = parsed(path).body
+    known = {ast.unparse(s.targets[0]): s.value for s in body if isinstance(s, ast.Assign)}
+    made = next(s for s in body if getattr(s, "name", None) == name)
+    if isinstance(made, ast.FunctionDef):
+        args = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs]
+        given = [*made.args.defaults, *made.args.kw_defaults]
+        defaults = dict(zip([a.arg for a in args[::-1]], given[::-1], strict=False))
+    else:
+        assert isinstance(made, ast.ClassDef)
+        lines = [s for s in made.body if isinstance(s, ast.AnnAssign)]
+        defaults = {ast.unparse(s.target): s.value for s in lines}
+    section = re.split(r"^(?:Args|Attributes):$", ast.get_docstring(made) or "", flags=re.M)[-1]
+    texts = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.M))
+    out: dict[str, tuple[Any, str]] = {}
+    for key, node in defaults.items():
+        try:
+            default = None if node is None else ast.literal_eval(known.get(ast.unparse(node), node))
+        except ValueError:  # no literal: the option has its own
+            default = MISSING
+        out[key] = default, _unmarked(texts.get(key, ""))
+    return out
+
+
+def _unmarked(text: str) -> str:
+    """A description without the marks of a docstring, as a line of help: ``rule="balls"`` is
+    --rule balls, and references are their last name."""
+    text = re.sub(r" \(:\w+:`[^`]*`\)", "", " ".join(text.split()))
+    text = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", text)
+    text = re.sub(r"``(\w+)=\"(\w+)\"``", r"--\1 \2", text)
+    text = text.replace("`", "").replace('"', "").replace("None:", "none:").removesuffix(".")
+    name = text[1:2] == "," or (text[:2].isalpha() and text[:2].isupper())
+    return text if name else text[:1].lower() + text[1:]
 
 
 def each(cls: type) -> Any:
@@ -234,3 +295,70 @@ def _keywords(f: Field[Any], kind: Any) -> dict[str, Any]:
     if number is None:
         return {"type": read}
     return {"type": read, "metavar": EXPECTED[number][1] + (",..." if ... in kinds else "")}
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+def in_flags(said: object, options: Verb) -> str:
+    """A message of the library, with flags that can be pasted instead of keywords: ``--epochs 0``
+    for ``epochs=0``, ``--resume`` for ``resume=True``, ``--rule gradient --step certified`` for
+    ``rule='gradient' with step='certified'``, and ``--task-option length=0`` for an option of a
+    table."""
+    known, given = flags(type(options)), options.as_dict()
+    said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
+    # Flags of one value; those of tables give one option each: --task-option of task_options.
+    plain = {name for name, flag in known.items() if flag == f"--{name.replace('_', '-')}"}
+    for name, flag in known.items():
+        texts = given.get(name)
+        if isinstance(texts, dict | tuple):  # KEY=VALUE, any number of times
+            keys = (text.partition("=")[0] for text in texts if isinstance(text, str))
+            for key in filter(None, keys):  # a name that a flag has, too, is left as it is
+                said_as[f"{key}="] = f"{key}=" if key in known else f"{flag} {key}="
+    either = "|".join(
+        sorted(map(re.escape, said_as), reverse=True)
+    )  # the longer of two alike first
+    # Nothing inside a path, a quotation, an impairment's options or a longer name.
+    pattern = rf"(?<![\w./'\":,-])(?P<key>{either})(?:'(?P<word>[A-Za-z][\w-]*)')?"
+
+    def flag_of(found: re.Match[str]) -> str:
+        word, said_before = said_as[found["key"]], found.string[: found.start()]
+        if word.endswith(found["key"]) and said_before.endswith(word.removesuffix(found["key"])):
+            word = found["key"]  # it has its flag already
+        value = found["word"] or ""
+        # Advice is to be pasted; what was given, and what is no flag's, stays in its quotes.
+        bare = found["key"][:-1] in plain and value != given.get(found["key"][:-1])
+        return word + (value if bare or not value else f"'{value}'")
+
+    # Of two keywords joined by "with" the flags stand side by side.
+    text = re.sub(r"(?<=\w') with (?=\w+=')", " ", str(said))
+    return re.sub(pattern, flag_of, text)
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def value(text: str) -> Any:
+    """A flag's value as TOML reads it (3, 0.1, true, "a", [1, 2]), a list also as (1, 2) or 1,2;
+    else the text itself."""
+    if text.lower() == "none":
+        return None
+    bare = text.strip()
+    bare = bare[1:-1] if bare.startswith("(") and bare.endswith(")") else bare
+    for written in (text, f"[{bare}]" if "," in bare else text):
+        try:
+            return tomllib.loads(f"value = {written}")["value"]
+        except tomllib.TOMLDecodeError:
+            continue
+    return text
+
+
+def pairs(given: list[str] | None, flag: str) -> dict[str, Any]:
+    """``KEY=VALUE`` after ``flag``, any number of times."""
+    out: dict[str, Any] = {}
+    for text in given or []:
+        key, equals, rest = text.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{flag} {text!r}; expected KEY=VALUE")
+        out[key] = value(rest)
+    return out

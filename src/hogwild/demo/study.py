@@ -24,9 +24,8 @@ from hogwild.executors.run import Run
 from hogwild.executors.simulate import simulate
 from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.progress import aligned, shown, size, wrapped
-from hogwild.tasks.base import Task
-from hogwild.tasks.families import undirected
-from hogwild.tasks.splits import published
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.synthetic import undirected
 from hogwild.training import train
 
 NODES, DIAMETER = (12, 16), (4, 5)

@@ -166,8 +166,8 @@ def light_cone(
         replay: The trace that the runs followed; ``None``: the schedule of the settings.
         layers: Wait only for words from at most so many hops away; ``None``: for all.
     """
-    ends = (x.cpu() for x in (graph.src, graph.dst, graph.batch))
-    graph = Graph(*ends, graph.num_nodes, graph.num_graphs)
+    src, dst, batch = (x.cpu() for x in (graph.src, graph.dst, graph.batch))
+    graph = Graph(src, dst, batch, graph.num_nodes, graph.num_graphs)
     runs, each = settings.runs, graph.num_graphs // settings.runs
     if replay is None and graph.num_nodes > CROWD:
         runs = max(1, CROWD * runs // graph.num_nodes)

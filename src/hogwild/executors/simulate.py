@@ -327,14 +327,24 @@ class Monitor:
 
     def deadlines(self, synchronous: Tensor | None, note: str, replay: Trace | None) -> Deadlines:
         """Error by deadline, where the prediction in step has the score ``synchronous``."""
-        stacked = {name: torch.stack(each) if each else None for name, each in self.notes.items()}
-        assert stacked["counts"] is not None
-        assert stacked["deviation"] is not None
+        stacked = {name: torch.stack(each) for name, each in self.notes.items() if each}
+        updates, packets, sent, solved = stacked["counts"].unbind(1)
         return Deadlines(
-            torch.tensor(self.noted), *stacked["counts"].unbind(1), stacked["deviation"],
-            stacked["error"], synchronous, None if self.score is None else self.score.metric, note,
-            self.settings.rule, self.graph, self.settings, replay,
-        )  # fmt: skip
+            ticks=torch.tensor(self.noted),
+            updates=updates,
+            packets=packets,
+            bytes=sent,
+            solved=solved,
+            deviation=stacked["deviation"],
+            error=stacked.get("error"),
+            synchronous=synchronous,
+            metric=None if self.score is None else self.score.metric,
+            note=note,
+            name=self.settings.rule,
+            graph=self.graph,
+            settings=self.settings,
+            replay=replay,
+        )
 
     def report(
         self,

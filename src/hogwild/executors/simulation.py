@@ -34,9 +34,9 @@ from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Problem
-from hogwild.rules import rule_for, sends_letters
+from hogwild.rules import check_radius, rule_for, sends_letters
+from hogwild.rules.energies import check_step
 from hogwild.rules.stack import StackRule
-from hogwild.rules.steps import check_step
 from hogwild_node.rules.base import Kept, Rule, carry
 
 EXCHANGES = ("packet", "exact")
@@ -76,10 +76,7 @@ class Settings:
         require_one_of(EXCHANGES, exchange=self.exchange)
         if self.radius is not None:
             require_integer("radius", self.radius, 0)
-            if self.rule != "balls":
-                raise ConfigError(
-                    f"radius={self.radius} was given with rule={self.rule!r}; expected rule='balls'"
-                )
+            check_radius(self.rule, self.radius)
         impaired, history = check_impairments(self.impairments), self.history
         if self.exact and any(impairment.triggers for impairment in impaired):
             raise ConfigError(

@@ -41,7 +41,7 @@ from hogwild.models.check import check_model
 from hogwild.models.export import export
 from hogwild.models.mode import evaluating
 from hogwild.problems.base import Problem
-from hogwild.rules import choose
+from hogwild.rules import about, check_radius, choose
 from hogwild.rules.balls import usual_radius
 from hogwild_node.model import load
 
@@ -199,13 +199,13 @@ def run(
     for name, value in given.items():
         if value is not None and not 0 < value < 1e9:
             raise ConfigError(f"{name}={value!r}; expected a positive number, or None")
-    if radius is not None and rule != "balls":
-        raise ConfigError(f"radius={radius} was given with rule={rule!r}; expected rule='balls'")
-    if rule == "balls" and radius is None:
+    check_radius(rule, radius)
+    if radius is None and rule != "auto":
         with evaluating(found), torch.no_grad():
             problem = found.problem(inputs)
-        choose(problem, rule)  # refuses models whose nodes have nothing to solve
-        radius = usual_radius(problem) if isinstance(problem, Problem) else None  # export refuses
+        made = about(choose(problem, rule))  # refuses models whose nodes have nothing to solve
+        if "radius" in made.options and isinstance(problem, Problem):  # export refuses others
+            radius = usual_radius(problem)
     if transport == "zenoh" and find_spec("zenoh") is None:
         raise ConfigError(
             "transport='zenoh', but Zenoh is not installed; install hogwild-gnn[agents], or use "

@@ -31,7 +31,6 @@ from hogwild.models.warm import Stream
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose
-from hogwild.rules.balls import BallsRule, Told
 from hogwild_node.rules.base import Kept
 
 BACK = 30
@@ -235,8 +234,7 @@ class Course:
                 f"changes; expected restart=..., ticks after which all nodes begin anew, or "
                 f"rule='caching'"
             )
-        if isinstance(rule, BallsRule):
-            rule.told = Told(inputs, partial(_posed, model))
+        rule.read(inputs, partial(_posed, model))
         if after is not None and not rule.follows(after[0].simulation.rule, after[1]):
             time, after = after[0].simulation.time, None
         time = time if after is None else after[0].simulation.time
@@ -493,8 +491,9 @@ class Spoken:
         elif self.told is None or not torch.equal(nodes, self.told):
             assert self.told is not None
             new = simulation.start[0, -k:].clone()
-            pairs = (nodes[:, None] == self.told[None]).nonzero(as_tuple=True)
-            here, there = copies(pairs, self.runs, (nodes.numel(), self.told.numel()))
+            here, there = (nodes[:, None] == self.told[None]).nonzero().unbind(1)
+            sizes = nodes.numel(), self.told.numel()
+            here, there = copies((here, there), self.runs, sizes)
             new[:, here] = self.held[:, there]
             self.held, self.told = new, nodes
         everyone = torch.arange(h.size(-1), device=h.device)

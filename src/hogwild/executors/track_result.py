@@ -16,6 +16,7 @@ from hogwild.executors.deadlines import LightCone, light_cone
 from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.progress import shown, size
+from hogwild.rules import sooner
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -240,8 +241,6 @@ class Track:
             return ""
         crossing, median = float(self.cone.ticks.mean()), float(self.recovery().median())
         takes = f"since news of a change takes {crossing:.0f} ticks to cross the graph, and"
-        if self.rule in ("overwriting", "waiting") and self.restart is None:
-            return "What would help: rule='caching', or restart=30, since nodes stop after one pass"
         if self.lease > crossing:
             return (
                 f"What would help: a shorter lease, {takes} nodes count on neighbours that are "
@@ -251,11 +250,8 @@ class Track:
             return "What would help: only a faster network (smaller S and D, fewer losses)"
         gap = float(torch.tensor([*self.changes, self.scenario.length]).diff().double().median())
         known = self._still and gap >= crossing  # a flood keeps up with the changes
-        balls = "rule='balls', for one layer and nodes that may know the whole graph"
-        if self.rule == "gradient":
-            return f"What would help: rule='messages'{f', or {balls}' if known else ''}"
-        if self.rule in ("messages", "fixed-point") and known:
-            return f"What would help: {balls}"
+        if better := sooner(self.rule, moving=not known):
+            return f"What would help: {better}"
         why = f", {takes} changes come every {gap:.0f}" if gap < crossing else ""
         return f"What would help: changes that come less often{why}"
 

@@ -7,7 +7,7 @@ r"""Simulations with gradients, which train models under random schedules:
 one, ``seed=iteration``, in every iteration. The result is the model that does best on average over
 schedules. The answer of an explicit model still depends on the schedule; that of an implicit model
 does not, but the time until it is there does. With ``updates=20`` the predictions are those after
-20 updates of a node, and the model learns to answer in time (:mod:`hogwild.training.deadline`).
+20 updates of a node, and the model learns to answer in time.
 
 :func:`descended` is the cheap stand-in: no schedule is drawn, and all nodes update together. For an
 energy these are gradient updates with the ``"auto"`` step of :mod:`hogwild_node.rules.gradient`,
@@ -44,13 +44,11 @@ from hogwild.models.mode import evaluating
 from hogwild.nn.norm import BatchNorm
 from hogwild.ops import mv, scatter
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules import choose, gradient_rule, rule_for
-from hogwild.rules.unrolled import UnrolledMessages
+from hogwild.rules import RULES, about, choose, rule_for
+from hogwild.rules.energies import UnrolledMessages
 from hogwild_node.rules import OverwritingRule, Rule
 from hogwild_node.rules.gradient import DAMPING
 
-DIFFERENTIABLE = ("gradient", "messages", "fixed-point")
-"""Rules of implicit models that have gradients."""
 ANEW = frozenset(4**i for i in range(16))
 """Updates at which :func:`descended` computes the blocks anew."""
 
@@ -214,13 +212,12 @@ def _own_memory(simulation: Simulation) -> None:
 def _rule(problem: Problem, settings: Settings, age: int | None) -> Rule:
     """The rule of nodes, which torch can differentiate where gradients are enabled."""
     name = choose(problem, settings.rule, settings.step)
-    if torch.is_grad_enabled() and name not in DIFFERENTIABLE:
+    if torch.is_grad_enabled() and not about(name).differentiable:
+        known = [name for name, rule in RULES.items() if rule.differentiable]
         raise ConfigError(
-            f"rule={name!r} has no gradients; expected one of auto, {', '.join(DIFFERENTIABLE)}"
+            f"rule={name!r} has no gradients; expected one of auto, {', '.join(known)}"
         )
-    if name == "messages" and isinstance(problem, Objective):
-        return UnrolledMessages(gradient_rule(problem, settings.step, age=age, letters=True))
-    return rule_for(problem, name, settings.step, age)
+    return rule_for(problem, name, settings.step, age, differentiable=True)
 
 
 def ticks_of(updates: int, stagger: int) -> int:

@@ -23,11 +23,10 @@ from hogwild.kernels.posing import Design
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
-from hogwild_node.rules import messages, mode, momentum, retreat, trust
+from hogwild_node.rules import messages, mode, safeguard
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.gradient import GradientRule
+from hogwild_node.rules.gradient import LEAST, RISE, SHRINK, GradientRule, MomentumRule
 from hogwild_node.rules.messages import MessageRule
-from hogwild_node.rules.momentum import MomentumRule
 from hogwild_node.tree import arrays
 
 MOST_CHANNELS, MOST_MERGED, MOST_DEGREE = 8, 16, 4096
@@ -81,13 +80,13 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     keeps = gradient if isinstance(gradient, MomentumRule) else MomentumRule
     return {
         "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
-        "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": trust.WINDOW,
-        "margin": trust.MARGIN, "strikes": trust.STRIKES, "credit": trust.CREDIT,
-        "turn": trust.TURN, "swing": trust.SWING, "ease": trust.EASE, "doubt": trust.DOUBT,
-        "floor": trust.FLOOR, "memory": trust.MEMORY, "rest": retreat.REST,
-        "most": retreat.MOST, "leash": retreat.LEASH, "damping": gradient.damping, "rate": rate,
-        "fall": keeps.fall, "rise": momentum.RISE, "shrink": momentum.SHRINK,
-        "pace": keeps.largest_pace, "least": momentum.LEAST,
+        "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": safeguard.WINDOW,
+        "margin": safeguard.MARGIN, "strikes": safeguard.STRIKES, "credit": safeguard.CREDIT,
+        "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
+        "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,
+        "rest": safeguard.REST, "most": safeguard.LONGEST, "leash": safeguard.LEASH,
+        "damping": gradient.damping, "rate": rate, "fall": keeps.fall, "rise": RISE,
+        "shrink": SHRINK, "pace": keeps.largest_pace, "least": LEAST,
     }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ Many small pieces of a problem, in which some nodes are held, are solved at once
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -49,6 +50,7 @@ from hogwild.kernels.posing import Tensors
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned
+from hogwild.rules.base import SOLVE, About
 from hogwild.rules.tables import Surroundings, Tables, surroundings, widest_reach
 from hogwild.solvers.anderson import Picard
 from hogwild.solvers.loop import Solver, solve
@@ -135,6 +137,9 @@ class BallsRule(Rule):
         self.inner = self.around.eccentricity <= self.radius
 
     # -- memory --------------------------------------------------------------------------------
+
+    def read(self, inputs: Inputs, pose: Callable[[Inputs], Problem]) -> None:
+        self.told = Told(inputs, pose)
 
     def begin(self, h: Tensor, inbox: Tensor) -> Tensor:
         self.tables.begin(h)
@@ -327,3 +332,28 @@ def _some(x: Tensor, index: Tensor) -> Tensor:
 
 def _maybe(x: Tensor | None, index: Tensor) -> Tensor | None:
     return None if x is None else _some(x, index)
+
+
+def balls_rule(problem: Problem, *, radius: int | None = None) -> BallsRule:
+    """Solves of the ball around each node; ``None``: the usual radius."""
+    usual = usual_radius(problem)
+    if radius is not None and usual is not None and radius > usual:
+        warnings.warn(
+            f"radius={radius} gives tables of more than {LARGEST} nodes, and a node solves for all "
+            f"of its ball whenever it hears of another one: this is slow. Without a radius it is "
+            f"{usual} on this graph",
+            stacklevel=2,
+        )
+    return BallsRule(problem, usual if radius is None else radius)
+
+
+BALLS = About(
+    fits=(Objective, FixedPoint),
+    make=balls_rule,
+    options=("radius",),
+    stepless="whose nodes solve; expected step='auto'",
+    moves=False,
+    proof="balls",
+    gain=SOLVE,
+    tuning="a larger radius: one that reaches every node is exact once information has crossed",
+)

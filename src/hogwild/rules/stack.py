@@ -10,8 +10,6 @@ node i poses that problem to itself and makes one update by the level's rule. No
 level below to settle, or needs to know whether it has. Once the level below has settled, the
 problem of the level above stands still, and that level settles as it would alone. The proof is in
 the documentation ("Asynchrony").
-
-The rules for explicit layers (:mod:`hogwild_node.rules`) begin here, too.
 """
 
 from __future__ import annotations
@@ -22,16 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
 from hogwild.kernels.rules import RuleKernel, kernel_of
-from hogwild.models.levels import LayeredProblem, StackProblem
-from hogwild_node.rules import (
-    CachingRule,
-    OverwritingRule,
-    ResendingRule,
-    WaitingRule,
-)
+from hogwild.models.levels import StackProblem
 from hogwild_node.rules.base import Kept, Rule, carry
 
 
@@ -136,34 +127,3 @@ def _joined(letters: list[Tensor | None]) -> Tensor | None:
     """The letters of all levels that have one, one below the other."""
     found = [letter for letter in letters if letter is not None]
     return torch.cat(found, 1) if found else None
-
-
-LAYERED: dict[str, type[OverwritingRule | WaitingRule | ResendingRule | CachingRule]] = {
-    "caching": CachingRule,
-    "overwriting": OverwritingRule,
-    "waiting": WaitingRule,
-    "resending": ResendingRule,
-}
-"""The rules for layers. The first one, ``rule="auto"``, ends at the synchronous answer on every
-graph, for layers of any widths and with losses."""
-
-
-def layered_rule(problem: LayeredProblem, name: str) -> Rule:
-    """The rule of this name, where it can run on the problem.
-
-    Raises:
-        AsynchronyError: ``"overwriting"`` on layers of several widths, or ``"resending"`` on a
-            graph with an edge that has no reverse.
-    """
-    if name == "overwriting" and len(set(problem.widths)) > 1:
-        raise AsynchronyError(
-            f"rule='overwriting' was asked of layers whose values have the widths "
-            f"{', '.join(map(str, problem.widths))} (the last is what the last layer gives); a "
-            f"node that overwrites has one value, which its neighbours read at whatever layer "
-            f"they are, so expected one width. Use rule='caching', which is exact for any widths"
-        )
-    if name == "resending":
-        problem.graph.require_reverse_links(
-            "rule='resending' needs an acknowledgement for every value; rule='caching' needs none"
-        )
-    return LAYERED[name](problem.node, problem.graph.everyone, problem.channels)

@@ -6,18 +6,13 @@ import inspect
 from typing import Any
 
 from hogwild.errors import ConfigError, among
-from hogwild.tasks.base import Task
-from hogwild.tasks.chains import Chains
+from hogwild.tasks.base import Split, Task
+from hogwild.tasks.benchmarks import PPI, Mutag, PeptidesFunc, PeptidesStruct, Proteins
 from hogwild.tasks.coordinates import Coordinates
-from hogwild.tasks.counting import Counting
 from hogwild.tasks.moving import MovingSource, MovingSwarm
-from hogwild.tasks.peptides import PeptidesFunc, PeptidesStruct
-from hogwild.tasks.ppi import PPI
 from hogwild.tasks.robots import Robots
-from hogwild.tasks.splits import Split
-from hogwild.tasks.sums import Sums
+from hogwild.tasks.synthetic import Chains, Counting, Sums
 from hogwild.tasks.terrain import Terrain
-from hogwild.tasks.tu import Mutag, Proteins
 
 SYNTHETIC = (Chains, Counting, Sums, Coordinates, Terrain)
 BENCHMARKS = (Mutag, Proteins, PPI, PeptidesFunc, PeptidesStruct)

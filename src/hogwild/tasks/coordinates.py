@@ -28,7 +28,7 @@ from torch_geometric.data import Batch, Data
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RELATIVE_ERROR
 from hogwild.tasks.base import Task
-from hogwild.tasks.families import undirected
+from hogwild.tasks.synthetic import undirected
 
 EPSILON = 1e-12
 """Added to a predicted squared distance, so that its square root has a derivative at zero."""

@@ -22,9 +22,8 @@ from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_integer
 from hogwild.metrics import MSE, RMSE
-from hogwild.tasks.base import Task
-from hogwild.tasks.splits import published
-from hogwild.tasks.trajectories import near, radius_of
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.moving import near, radius_of
 
 PATIENCE = 1000
 """Draws until a graph must be connected."""

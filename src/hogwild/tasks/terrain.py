@@ -30,8 +30,8 @@ from hogwild.errors import ConfigError, DataError, require_positive
 from hogwild.files import write_atomically
 from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.tasks.base import Task
-from hogwild.tasks.families import undirected
-from hogwild.tasks.files import absent, cache_home, data_home
+from hogwild.tasks.benchmarks import absent, cache_home, data_home
+from hogwild.tasks.synthetic import undirected
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist"
 FOLDER = "MNIST/raw"

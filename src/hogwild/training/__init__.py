@@ -16,14 +16,13 @@ from hogwild.metrics import Score
 from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
 from hogwild.tasks.base import Task
-from hogwild.training import folder as folders
-from hogwild.training.ensemble import Members, initial
+from hogwild.training import checkpoint
+from hogwild.training.checkpoint import Stop
 from hogwild.training.log import Log
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
-from hogwild.training.registry import MODELS, device_of, spelled_out
+from hogwild.training.registry import MODELS, Members, device_of, initial, spelled_out
 from hogwild.training.result import Result, load, measure
-from hogwild.training.state import Stop
 from hogwild.training.task import resolve
 
 __all__ = ["MODELS", "Config", "Loop", "OwnTask", "Result", "Stop", "Task", "load", "train"]
@@ -96,8 +95,8 @@ def train(
     failures = {part: part.on_failure for part in network.modules() if hasattr(part, "on_failure")}
     where = None if folder is None else Path(folder)
     state = None if where is None else where / "state"
-    with folders.claimed(where):
-        going_on = where is not None and folders.check(where, config, resume)
+    with checkpoint.claimed(where):
+        going_on = where is not None and checkpoint.check_folder(where, config, resume)
         if config.standardize and (given is None or not network.features.fitted):
             network.features.fit(resolved.graphs, members.train.cpu())
         log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
@@ -110,7 +109,7 @@ def train(
                 f"was asked for; expected at least as many, or a new folder"
             )
         if where is not None:  # after all checks: a refused run leaves nothing behind
-            folders.write(where, config)
+            checkpoint.write_config(where, config)
         log.rewind(loop.epoch)
         try:
             loop.run(progress)

@@ -1,25 +1,35 @@
-"""Checkpoints: tensors and other data in a folder, which a kill at any moment leaves whole.
+"""The files of a run: checkpoints, its state in one of them, and its folder.
 
 A checkpoint is two files: ``tensors-<checksum>.safetensors``, and ``checkpoint.json``, which holds
 the name and the SHA-256 of the first and everything that is not a tensor. The tensors are written
 first, under a new name; then the JSON is replaced atomically. Nothing is pickled: loading a
 checkpoint runs no code of the person who made it.
+
+The next epoch is a function of the state of a run: the current and the best parameters, the
+optimiser's memory, warm starts, the random state, and which replicas have stopped.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.errors import CheckpointError
+from hogwild.config import GONE, Config
+from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
+from hogwild.training.registry import as_stored
+
+if TYPE_CHECKING:
+    from hogwild.training.loop import Loop
 
 INDEX = "checkpoint.json"
 FORMAT = 1
@@ -156,3 +166,164 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
         )
     for name, tensor in own.items():
         tensor.copy_(tensors[name])
+
+
+# -- the state of a run ----------------------------------------------------------------------------
+
+_KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
+"""Tensors of a loop, beside the model, the optimiser and the warm starts."""
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a replica stopped before the last epoch."""
+
+    epoch: int  # at which it stopped
+    failed: bool  # there was an error; otherwise validation no longer improved
+    reason: str  # in words
+
+
+def state_of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors, and everything else, for :func:`save`."""
+    tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
+    tensors |= {f"best/{k}": v for k, v in loop.best.items()}
+    tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}
+    tensors |= {f"loop/{k}": getattr(loop, k) for k in _KEPT}
+    tensors["random/cpu"] = torch.get_rng_state()
+    if loop.shelf.device.type == "cuda":
+        tensors["random/cuda"] = torch.cuda.get_rng_state(loop.shelf.device)
+    if loop.warm.value is not None:
+        tensors["warm"] = loop.warm.value
+    extra: dict[str, Any] = {
+        "epoch": loop.epoch,
+        "judged": loop.judged,
+        "data": loop.shelf.counts,
+        "config": loop.config.as_dict(),
+        "stops": [None if s is None else asdict(s) for s in loop.stops],
+    }
+    return tensors, extra
+
+
+def restore(loop: Loop, found: Checkpoint, where: str) -> dict[str, Tensor]:
+    """Put a new loop into the state of a checkpoint in the folder ``where``; returns the random
+    state."""
+    device, counts = loop.shelf.device, loop.shelf.counts
+    before = found.extra.get("data")
+    if before not in (None, counts):
+        raise CheckpointError(
+            f"{where} is of a run on other data: {before}, now {counts}; expected the same graphs, "
+            f"or a new folder"
+        )
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in found.tensors.items():
+        group, _, rest = name.partition("/")
+        groups.setdefault(group, {})[rest] = tensor
+    try:
+        fit(loop.model, groups["model"], where)
+        best = groups["best"]
+        loop.best = {k: best[k].to(device).view_as(v) for k, v in loop.best.items()}
+        for name, _ in loop.optimiser.state():
+            setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
+        for name in _KEPT:
+            setattr(loop, name, groups["loop"][name].to(device))
+        warm = groups["warm"][""].to(device) if "warm" in groups else None
+        if warm is not None and warm.size(-1) == sum(loop.model.conv.level_channels):
+            loop.warm.value = warm  # older versions kept the last level only
+        loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
+        loop.epoch = found.extra["epoch"]
+        loop.judged = found.extra["judged"]
+        return groups["random"]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{where} is no checkpoint of a training run ({error!r}); expected a folder that one "
+            f"was made in, or a new one"
+        ) from error
+
+
+# -- the folder of a run ---------------------------------------------------------------------------
+
+FREE = {"epochs", "checkpoint_every", "device"}
+"""Options that may change when a run is resumed."""
+
+
+@contextmanager
+def claimed(folder: Path | None) -> Iterator[None]:
+    """Within this context no other run can use the folder, which is created if it does not exist.
+    With ``None`` it does nothing.
+
+    Two runs in one folder would remove each other's checkpoints. The claim is the system's lock on
+    a file, which ends with the process (there is none on Windows and on file systems without
+    locks).
+    """
+    if folder is None:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / ".lock").open("wb")
+    except OSError as error:
+        raise ConfigError(
+            f"folder={str(folder)!r} cannot be used ({error.strerror}); expected a folder that can "
+            f"be created or written to"
+        ) from error
+    with file:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"another run uses {folder}; wait until it has ended, or give another folder"
+                ) from None
+            except OSError:  # a file system without locks
+                pass
+        yield
+
+
+def check_folder(folder: Path, config: Config, resume: bool) -> bool:
+    """Whether the folder holds a checkpoint to resume from; changes nothing.
+
+    Raises:
+        ConfigError: There is a run, and ``resume`` is false or its options differ.
+        CheckpointError: The checkpoint is damaged or gone.
+    """
+    path = folder / "config.json"
+    kept = exists(folder / "state")
+    if not path.exists() or not (kept or (folder / "result.json").exists()):
+        return False  # nothing is lost: the run ended before its first checkpoint
+    if not resume:
+        raise ConfigError(
+            f"{folder} already holds a run; expected a new folder, or resume=True to resume it"
+        )
+    try:
+        before: dict[str, Any] = dict(json.loads(path.read_text("utf-8")))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+    now = json.loads(_text(config))
+    if isinstance(before.get("model_options"), dict):
+        before["model_options"] = as_stored(str(before.get("model")), before["model_options"])
+    gone = {k: None for k in GONE if before.get(k)}
+    differ = sorted(k for k in now | gone if k not in FREE and before.get(k) != now.get(k))
+    if differ:
+        k = differ[0]
+        raise ConfigError(
+            f"{folder} holds a run with other options: {k}={before.get(k)!r}, now {now.get(k)!r}"
+            f"{f' (and {len(differ) - 1} more)' if differ[1:] else ''}; expected the same ones, or "
+            f"a new folder"
+        )
+    if not kept:
+        raise CheckpointError(
+            f"{folder} holds a finished run, but its checkpoint ({folder / 'state'}) is gone; "
+            f"expected hogwild.training.load({str(folder)!r}), or a new folder"
+        )
+    return True
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """Write the configuration: from now on the folder holds a run."""
+    write_atomically(folder / "config.json", _text(config).encode())
+
+
+def _text(config: Config) -> str:
+    return json.dumps(config.as_dict(), indent=1, default=str)

@@ -9,7 +9,6 @@ checkpoint holds all of them, so a run that was killed and resumed ends in the s
 
 from __future__ import annotations
 
-import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,20 +28,21 @@ from hogwild.models.scarselli import ScarselliGNN
 from hogwild.models.warm import EmbeddingCache
 from hogwild.progress import bar
 from hogwild.tasks.base import Task
-from hogwild.training import checkpoint, in_time, state
-from hogwild.training.deadline import Deadline
-from hogwild.training.ensemble import Members
+from hogwild.training import checkpoint
+from hogwild.training.batches import (
+    Shelf,
+    Taken,
+    inputs_of,
+    mini_batches,
+    portions,
+    predict_levels,
+)
+from hogwild.training.checkpoint import Stop
 from hogwild.training.log import Log
 from hogwild.training.optimiser import AdamW, Rows, clip, diagnose, failed_adjoints
-from hogwild.training.predict import inputs_of, predict_levels
 from hogwild.training.recorded import Recorder
-from hogwild.training.registry import device_of, set_on_failure
-from hogwild.training.shelf import Shelf, Taken, mini_batches, portions
-from hogwild.training.state import Stop
+from hogwild.training.registry import Members, device_of, set_on_failure
 from hogwild.training.task import of_nodes, one_mean_each
-
-FEW = 64
-"""Graphs of a replica, at most, on which nodes answer at the deadline when an epoch is judged."""
 
 
 class Loop:
@@ -80,9 +80,6 @@ class Loop:
         set_on_failure(self.model, "ignore" if config.on_failure == "ignore" else "warn")
         self.model.features.advises = False  # the configuration says whether to standardise
         self.implicit = model.kind != Kind.EXPLICIT
-        self.deadline = Deadline.of(config.deadline, config.deadline_options)
-        if self.deadline is not None:
-            self.deadline.check(model)
         self.shelf = Shelf(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
@@ -96,8 +93,6 @@ class Loop:
         self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
         self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
         self.warm = EmbeddingCache(self.shelf.num_nodes)  # of all graphs, in training only
-        self.left_out = torch.zeros_like(self.best_epoch)  # terms of the deadline, so far
-        self.in_a_row = torch.zeros_like(self.best_epoch)  # the last ones among them
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
@@ -136,7 +131,6 @@ class Loop:
             if self.judged != self.epoch:
                 self.judge()
         self._warn_unchosen()
-        in_time.warn(self)
         self._restore(torch.ones_like(self.alive))
         self.model.eval()
 
@@ -170,9 +164,6 @@ class Loop:
             self.warm.put(h, taken.nodes)  # before a replica stops, which then begins at zero
         gradients = self.rows.gradients()
         losses = losses.detach()
-        if self.deadline is not None:
-            late, more = in_time.gradients(self, self.deadline, taken, mask)
-            losses, gradients = losses + late, gradients + more
         self._pass_on(caught)
         failures = ~found.converged & mask, failed_adjoints(caught[count:], mask) & mask
         if config.on_failure != "raise":
@@ -244,15 +235,14 @@ class Loop:
 
     @torch.no_grad()
     def measure(
-        self, *members: Tensor, quiet: bool = False, warm: bool = False, late: bool = False
+        self, *members: Tensor, quiet: bool = False, warm: bool = False
     ) -> list[tuple[Tensor, Tensor]]:
         """(loss, metric) of every replica on the graphs in each of ``members`` [R, G]; NaN for a
         replica without graphs.
 
         The model predicts once for all of them: with as many folds as replicas every graph is in
         the training, the validation and the test set of some replica. Failed solves give a warning
-        unless ``quiet``. ``warm`` solves start at the embeddings of the last epoch. ``late``: the
-        answers are those at the deadline, under one schedule that is always the same.
+        unless ``quiet``. ``warm`` solves start at the embeddings of the last epoch.
         """
         self.model.eval()
         used = torch.cat(members).any(0)
@@ -266,28 +256,21 @@ class Loop:
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
-            out = torch.cat([self._predict(p, warm, late) for p in pieces], -2)
-        found = []
+            starts = [self.warm.get(p.nodes) if warm else None for p in pieces]
+            found = [
+                predict_levels(self.model, p.data, h0)[0]
+                for p, h0 in zip(pieces, starts, strict=True)
+            ]
+            out = torch.cat(found, -2)
+        pairs = []
         for member in members:
             some = member.any(1)
             part, said = self._part(taken, out, member.any(0) if bool(some.any()) else used)
             mask = member[:, part.ids] | ~some.unsqueeze(1)  # a mean over nothing would be NaN
             loss = self._mean("loss", said.clone(), part.data, mask).double()
             metric = self._mean("metric", said.clone(), part.data, mask).double()
-            found.append((torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)))
-        return found
-
-    def _predict(self, taken: Taken, warm: bool, late: bool) -> Tensor:
-        """The answers for a batch, in the limit or at the deadline, [R, …]."""
-        if late and self.deadline is not None:
-            # On the CPU, where ticks are compiled; on a GPU each of them launches its kernels.
-            model, data, device = self.model, taken.data, taken.nodes.device
-            if device.type != "cpu":
-                model, data = copy.deepcopy(model).cpu(), copy.copy(data).cpu()
-            seed = self.config.data_seed
-            return self.deadline.answers(model, data, seed, taken.nodes.cpu()).to(device)
-        start = self.warm.get(taken.nodes) if warm else None
-        return predict_levels(self.model, taken.data, start)[0]
+            pairs.append((torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)))
+        return pairs
 
     def _part(self, taken: Taken, out: Tensor, wanted: Tensor) -> tuple[Taken, Tensor]:
         """The graphs ``wanted`` [G] among those taken, and their predictions. Others are left out,
@@ -313,11 +296,6 @@ class Loop:
         (loss, self.score), *others = self.look(member, *more)
         self.judged = self.epoch
         score = cost(self.score, self.task.higher_is_better)
-        if self.deadline is not None:  # as good in time as in the limit
-            few = member & (member.cumsum(1) <= FEW)
-            ((late_loss, late),) = self.measure(few, quiet=True, late=True)
-            loss = loss + self.deadline.weight * late_loss
-            score = score + self.deadline.weight * cost(late, self.task.higher_is_better)
         tie = (score == self.best_score) & (loss < self.best_loss)
         better = ((score < self.best_score) | tie) & torch.isfinite(loss) & self.alive
         self.best_score = torch.where(better, score, self.best_score)
@@ -401,7 +379,6 @@ class Loop:
                     "lr": self.config.lr_at(self.epoch),
                     "seconds": seconds,
                 }
-                | ({} if self.deadline is None else {"left_out": self.left_out.tolist()})
             )
 
     # -- checkpoints ------------------------------------------------------------------------------
@@ -422,9 +399,9 @@ class Loop:
     def save(self) -> None:
         """Write a checkpoint from which :meth:`resume` goes on in the same bits."""
         if self.folder is not None:
-            checkpoint.save(self.folder, *state.of(self))
+            checkpoint.save(self.folder, *checkpoint.state_of(self))
 
     def resume(self) -> None:
         """Go on where the checkpoint in the folder was written."""
         assert self.folder is not None
-        self._resumed = state.restore(self, checkpoint.load(self.folder), str(self.folder))
+        self._resumed = checkpoint.restore(self, checkpoint.load(self.folder), str(self.folder))

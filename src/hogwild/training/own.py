@@ -1,17 +1,18 @@
-"""A user's own graphs as a task."""
+"""A user's own graphs as a task: checks, masks of nodes, the loss and the metric."""
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import ConfigError, require_positive
-from hogwild.graph.inputs import graphs_of
+from hogwild.errors import ConfigError, InputError, require_positive
+from hogwild.graph.inputs import graphs_of, require_whole
 from hogwild.metrics import (
     ACCURACY,
     Constant,
@@ -23,10 +24,7 @@ from hogwild.metrics import (
     name_of,
     one_by_one,
 )
-from hogwild.tasks.base import Task
-from hogwild.tasks.splits import Split, cross_validation, shares
-from hogwild.training.checks import check_graphs, check_targets, edge_dim, per_node
-from hogwild.training.shelf import views
+from hogwild.tasks.base import Split, Task, cross_validation, shares
 
 BATCH = 16
 """Graphs in a mini-batch by default; ``experiments/README.md`` compares 16 with 32 (the trials
@@ -177,3 +175,164 @@ def _measure(score: Score) -> Measure:
         return score(out.squeeze(-1) if same else out, y)
 
     return one_by_one(flat)
+
+
+# -- masks of nodes, as PyG has them ---------------------------------------------------------------
+
+MASKS = ("train_mask", "val_mask", "test_mask")
+"""PyG's names for the masks of training, validation and test nodes."""
+
+
+def views(graphs: Sequence[Data]) -> tuple[list[Data], list[Split]]:
+    """Each graph once for every part (training, validation, test) of every fold, with the nodes
+    that count there as ``counted`` [N]; and the splits of these graphs."""
+    columns = {_columns(g) for g in graphs}
+    if len(columns) > 1:
+        raise InputError(
+            f"the masks of the graphs have {sorted(columns)} columns; expected one for each of as "
+            f"many folds in all graphs, or masks [N]"
+        )
+    out: list[Data] = []
+    splits = []
+    for fold in range(columns.pop()):
+        ids: list[list[int]] = [[], [], []]
+        for graph in graphs:
+            for part, mask in zip(ids, _masks(graph, fold), strict=True):
+                if bool(mask.any()):
+                    view = copy.copy(graph)
+                    for key in MASKS:
+                        if key in view:
+                            del view[key]
+                    view.counted = mask
+                    part.append(len(out))
+                    out.append(view)
+        if not ids[0]:
+            raise InputError(
+                f"train_mask names no node (fold {fold}); expected at least one to train on"
+            )
+        splits.append(Split(*(torch.tensor(part, dtype=torch.long) for part in ids)))
+    return out, splits
+
+
+def _columns(graph: Data) -> int:
+    """The number of folds in the masks of a graph."""
+    found = [graph.get(key) for key in MASKS if graph.get(key) is not None]
+    for mask in found:
+        good = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() in (1, 2)
+        if not good or mask.size(0) != graph.num_nodes:
+            what = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
+            raise InputError(
+                f"a mask of nodes is {what}; expected bool [{graph.num_nodes}], or a column for "
+                f"each of several folds"
+            )
+    return max(mask.size(1) if mask.dim() == 2 else 1 for mask in found)
+
+
+def _masks(graph: Data, fold: int) -> list[Tensor]:
+    """The training, validation and test nodes of one fold, bool [N] each."""
+    found = []
+    for key in MASKS:
+        mask = graph.get(key)
+        if mask is not None and mask.dim() == 2:
+            mask = mask[:, fold if mask.size(1) > 1 else 0]
+        found.append(mask)
+    train, val, test = found
+    val = torch.zeros_like(train) if val is None else val
+    return [train, val, ~(train | val) if test is None else test]
+
+
+# -- could a model be trained on these graphs? -----------------------------------------------------
+
+
+def check_graphs(graphs: Sequence[Data]) -> None:
+    """Raise on graphs that no model could be trained on."""
+    masked = [g.get("train_mask") is not None for g in graphs]
+    for i, g in enumerate(graphs):
+        require_whole(g)
+        needed = {key: g.get(key) for key in ("x", "edge_index", "y")}
+        for key, value in needed.items():
+            if value is not None and not isinstance(value, Tensor):
+                raise InputError(
+                    f"graph {i} has {key} as a {type(value).__name__}; expected a tensor: "
+                    f"torch.as_tensor({key}), where it holds numbers"
+                )
+        lacks = [key for key, value in needed.items() if value is None]
+        if lacks:
+            raise InputError(f"graph {i} lacks {' and '.join(lacks)}; expected x, edge_index and y")
+        if g.x.dim() != 2:
+            raise InputError(
+                f"graph {i} has x of shape {list(g.x.shape)}; expected [nodes, features]: a single "
+                f"feature is a column, x.unsqueeze(1)"
+            )
+        if not g.x.is_floating_point():
+            raise InputError(
+                f"graph {i} has x of dtype {g.x.dtype}; expected floating-point features: "
+                f"x.float() for numbers, torch.nn.functional.one_hot for categories"
+            )
+        unused = [key for key in MASKS[1:] if g.get(key) is not None]
+        if unused and not masked[i]:
+            raise InputError(
+                f"graph {i} has {' and '.join(unused)} and no train_mask, so all of its nodes "
+                f"would be trained on; expected a train_mask, or none of the three"
+            )
+        if masked[i] != masked[0]:
+            raise InputError(
+                f"graph {i} {'has' if masked[i] else 'lacks'} a train_mask, unlike graph 0; "
+                f"expected masks of nodes in all graphs or in none"
+            )
+        width, edges = g.x.size(-1), edge_dim(g)
+        expected = graphs[0].x.size(-1), edge_dim(graphs[0])
+        if (width, edges) != expected:
+            raise InputError(
+                f"graph {i} has {width} features a node and edge_attr of width {edges}, "
+                f"graph 0 {expected[0]} and {expected[1]}; expected the same in all"
+            )
+
+
+def per_node(graphs: Sequence[Data]) -> bool:
+    """Whether y has a row for every node, in all graphs; otherwise it has one for each graph."""
+    nodes = [g.y.dim() > 0 and g.y.size(0) == g.num_nodes for g in graphs]
+    whole = [g.y.dim() == 0 or g.y.size(0) == 1 for g in graphs]
+    masked = any(g.get("train_mask") is not None for g in graphs)
+    if all(nodes) or (all(whole) and not masked):
+        return all(nodes)
+    fits = whole if whole[0] and not masked else nodes
+    bad = fits.index(False)
+    y, n = list(graphs[bad].y.shape), graphs[bad].num_nodes
+    if masked:
+        raise InputError(
+            f"graph {bad} has masks of nodes and y of shape {y}; expected a row for each of {n} "
+            f"nodes"
+        )
+    raise InputError(
+        f"graph {bad} has y of shape {y} and {n} nodes; expected a row for every node, in all "
+        f"graphs, or one row for each graph"
+    )
+
+
+def check_targets(graphs: Sequence[Data], classes: bool) -> None:
+    """Raise on targets that the default losses do not take."""
+    for i, g in enumerate(graphs):
+        y = g.y if g.get("counted") is None else g.y[g.counted]
+        if classes and y.dim() == 2 and y.size(1) > 1:
+            raise InputError(
+                f"graph {i} has y of {y.dtype} and shape {list(y.shape)}; expected one class a "
+                f"row, or floats and a loss for several labels, such as "
+                f"torch.nn.functional.binary_cross_entropy_with_logits"
+            )
+        if classes and y.numel() and int(y.min()) < 0:
+            raise InputError(
+                f"graph {i} has the class {int(y.min())} in y; expected classes from 0 on: drop "
+                f"what has no label, or leave it out of the masks"
+            )
+        if not classes and not bool(torch.isfinite(y).all()):
+            raise InputError(
+                f"graph {i} has NaN or infinite values in y; expected finite numbers: drop what "
+                f"has no target, or give a loss that leaves it out"
+            )
+
+
+def edge_dim(graph: Data) -> int | None:
+    """Width of the edge features; ``None``: there are none."""
+    attr = graph.edge_attr
+    return None if attr is None else 1 if attr.dim() == 1 else int(attr.size(-1))

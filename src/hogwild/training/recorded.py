@@ -24,10 +24,7 @@ from hogwild.linalg.recording import postponed
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.layered import GCN
-from hogwild.training import in_time
-from hogwild.training.optimiser import clip
-from hogwild.training.predict import inputs_of
-from hogwild.training.shelf import Taken
+from hogwild.training.batches import Taken, inputs_of
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
@@ -145,17 +142,6 @@ class RecordedStep:
 
         parts, (losses, found, h) = gradients_of(loop.model, total)
         gradients = loop.rows.joined(parts)
-        deadline = loop.deadline
-        if deadline is not None:
-
-            def late_total() -> tuple[Tensor, Tensor]:
-                late = in_time.term(loop, deadline, self.taken, self.mask)
-                return torch.where(loop.alive, late, 0.0).sum(), late.detach()
-
-            parts, late = gradients_of(loop.model, late_total)
-            more = clip(loop.rows.joined(parts), loop.config.clip)
-            losses = losses + deadline.weight * late
-            gradients = gradients + deadline.weight * more
         return losses, gradients, found, h
 
 

@@ -28,23 +28,23 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.plots.charts import curves
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, log
-from hogwild.training.ensemble import Members, single
+from hogwild.training.checkpoint import Stop
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
 from hogwild.training.registry import (
     MODELS,
+    Members,
     as_stored,
     at_hand,
     build,
     device_of,
     set_on_failure,
+    single,
     spelled_out,
 )
-from hogwild.training.state import Stop
 from hogwild.training.task import SHAPE, Absent, resolve
 
 PARTS = ("train", "val", "test")
-LATE = "test at the deadline"
 EXPECTED = "expected the folder of a finished run"
 
 
@@ -58,8 +58,7 @@ class Result:
         history: A dictionary for every logged epoch.
         metrics: The task's metric on ``"train"``, ``"val"`` and ``"test"`` graphs, [R] each; NaN
             there are none. Where a task of the library holds no validation graphs out, ``"val"``
-            equals ``"train"``. Of a run with a deadline also ``"test at the deadline"``: of what
-            nodes answer then, under one random schedule.
+            equals ``"train"``.
         stops: Why replicas stopped before the last epoch; ``None`` for those that did not.
         best_epoch: The epoch each replica's parameters are from, [R].
         config: The configuration.
@@ -163,12 +162,6 @@ class Result:
                     f"  {part:5s} {self.task.metric_name} {float(v.mean()):.4g}{spread}{extremes}"
                     + (self._compared(float(v.mean())) if part == "test" else "")
                 )
-        if LATE in self.metrics:
-            late = float(self.metrics[LATE].nanmean())
-            updates = self.config.deadline
-            lines.append(
-                f"  test  {self.task.metric_name} {late:.4g} after {updates} updates a node"
-            )
         if self.replicas == 1 and int(self.best_epoch[0]) >= 0:
             epochs = max(self.config.epochs if s is None else s.epoch for s in self.stops)
             lines.append(f"  parameters of epoch {int(self.best_epoch[0])} of {epochs}")
@@ -233,9 +226,6 @@ def measure(loop: Loop) -> dict[str, Tensor]:
     solves give a warning. From then on the model's ``on_failure`` is the configuration's."""
     both = loop.measure(*(getattr(loop.members, part) for part in PARTS))
     found = {part: metric.cpu() for part, (_, metric) in zip(PARTS, both, strict=True)}
-    if loop.deadline is not None:
-        ((_, late),) = loop.measure(loop.members.test, late=True)
-        found[LATE] = late.cpu()
     set_on_failure(loop.model, loop.config.on_failure)
     return found
 

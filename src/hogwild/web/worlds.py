@@ -27,9 +27,8 @@ from torch_geometric.data import Data
 from hogwild.errors import ConfigError, require_one_of
 from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RMSE
 from hogwild.models.base import Model
-from hogwild.tasks.base import Task
-from hogwild.tasks.splits import published
-from hogwild.tasks.trajectories import near
+from hogwild.tasks.base import Task, published
+from hogwild.tasks.moving import near
 
 REACH = 1.45
 """Radius within which points are neighbours, in cells of the grid."""

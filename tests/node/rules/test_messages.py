@@ -18,7 +18,7 @@ from hogwild.testing.problems import Quadratic, random_graph
 from hogwild_node.rules import GradientRule, messages, mode
 from hogwild_node.rules.elimination import Messages, columns
 from hogwild_node.rules.messages import MessageRule
-from hogwild_node.rules.trust import FLOOR, Trust
+from hogwild_node.rules.safeguard import FLOOR, Trust
 
 
 def undirected(pairs, n):

@@ -11,7 +11,7 @@ from hogwild.asynchrony.scenarios import swarm
 from hogwild.errors import ConfigError
 from hogwild.rules import gradient_rule
 from hogwild.testing import check_rule
-from hogwild_node.rules.momentum import LARGEST, PACE, MomentumRule
+from hogwild_node.rules.gradient import LARGEST, PACE, MomentumRule
 
 
 def posed(size=6):

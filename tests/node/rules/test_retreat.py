@@ -10,7 +10,7 @@ from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import message_rule
 from hogwild.testing.problems import Quadratic, random_graph
-from hogwild_node.rules.retreat import LEASH, REST, Retreat
+from hogwild_node.rules.safeguard import LEASH, REST, Retreat
 
 PATH = Graph.of(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]), 3)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hogwild.graph import Graph
-from hogwild_node.rules.trust import FLOOR, MARGIN, STRIKES, WINDOW, Trust
+from hogwild_node.rules.safeguard import FLOOR, MARGIN, STRIKES, WINDOW, Trust
 
 ALONE = Graph.of(torch.zeros(2, 0, dtype=torch.long), 2)  # two nodes
 

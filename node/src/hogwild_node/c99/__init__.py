@@ -19,6 +19,7 @@ from hogwild_node.errors import ModelFileError, SetupError
 from hogwild_node.model import NodeModel
 from hogwild_node.model_file import ModelFile
 from hogwild_node.packets import RULES, VERSION
+from hogwild_node.rules import RULES as node_rules
 
 DTYPES = ("float32", "float64")
 _RESIDUALS = {
@@ -85,7 +86,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
 def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> str:
     k = model.channels
     both, edges = model.sees_both_sides(written.rule), model.edge_dim or 0
-    letter = k + k * (k + 1) // 2 if written.rule == "gradient" and not both else 0
+    letter = k + k * (k + 1) // 2 if node_rules[written.rule].curves and not both else 0
     real = {"float32": "float", "float64": "double"}[dtype]
     return (
         f"typedef {real} hog_real;\n\n"
@@ -119,7 +120,7 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
     numbers = (
         "its embedding\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the "
         "upper triangle of a\n * curvature block"
-        if rule == "gradient" and not model.sees_both_sides(rule)
+        if node_rules[rule].curves and not model.sees_both_sides(rule)
         else "its embedding"
     )
     return f"""\

@@ -1,14 +1,24 @@
-"""The rules, which say what a node does at its turn; one file for each rule."""
+"""The rules, which say what a node does at its turn; one file for each kind of problem."""
 
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.fixed_point import FixedPointRule
-from hogwild_node.rules.gradient import GradientRule
-from hogwild_node.rules.layered import CachingRule, OverwritingRule, WaitingRule
+from hogwild_node.rules.gradient import GradientRule, MomentumRule
+from hogwild_node.rules.layered import CachingRule, OverwritingRule, ResendingRule, WaitingRule
 from hogwild_node.rules.messages import MessageRule
-from hogwild_node.rules.momentum import MomentumRule
-from hogwild_node.rules.resending import ResendingRule
+
+RULES: dict[str, type[Rule]] = {
+    "messages": MessageRule,
+    "gradient": GradientRule,
+    "fixed-point": FixedPointRule,
+    "caching": CachingRule,
+    "overwriting": OverwritingRule,
+    "waiting": WaitingRule,
+    "resending": ResendingRule,
+}
+"""The rules whose packets replace each other, by name; the first that fits a model is its own."""
 
 __all__ = [
+    "RULES",
     "CachingRule",
     "FixedPointRule",
     "GradientRule",

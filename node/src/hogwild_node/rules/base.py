@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,15 @@ class Rule(ABC):
 
     everyone: Star
     channels: int
+    fits: type
+    """What nodes compute by the rule: local energies, rows of a map, or layers."""
+    both_sides: bool = False
+    """Whether nodes compute both sides of the edges of pairwise energies."""
+    curves: bool = False
+    """Whether letters, where there are some, end with a k × k curvature block."""
+    poses: bool = False
+    """Whether nodes go on where features or degrees move (:meth:`pose`); otherwise they begin
+    anew."""
     letter: int = 0
     """Number of numbers in a letter."""
     counters: int = 0
@@ -66,10 +76,20 @@ class Rule(ABC):
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
 
+    @classmethod
+    def of(cls, local: Any, everyone: Star, channels: int) -> Rule:
+        """The rule of nodes that compute ``local``; with embeddings of this width."""
+        return cls(local, everyone, channels)  # type: ignore[call-arg]
+
     def follows(self, before: Any, kept: Kept) -> bool:
         """Whether nodes go on through this change of the graph with :meth:`keep`. Otherwise all
         nodes begin anew."""
         return True
+
+    def read(self, inputs: Any, pose: Callable[[Any], Any]) -> None:
+        """Note the features of now, and how problems are made of other ones, for rules whose nodes
+        compute with what others tell of their features. By default nothing is noted."""
+        return None
 
     def pose(self, model: Any) -> None:
         """Replace the model by another one of the same shape. The model at a node may only depend

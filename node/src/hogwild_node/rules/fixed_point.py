@@ -23,6 +23,9 @@ class FixedPointRule(Rule):
         channels: Width k of an embedding.
     """
 
+    fits = LocalMap
+    poses = True
+
     def __init__(self, model: LocalMap, everyone: Star, channels: int) -> None:
         self.model, self.everyone, self.channels = model, everyone, channels
 

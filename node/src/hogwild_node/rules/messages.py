@@ -31,7 +31,7 @@ functions :math:`e^i + \sum_j \mu_{j \to i}` minus the sum of the separators' fu
 of the energy is zero. Convergence is proved for energies that are
 :attr:`~hogwild_node.local.LocalEnergy.dominated`, on every graph. For others it is not guaranteed,
 because messages travel around cycles and return to their sender. A node therefore watches the moves
-of its own part of :math:`z_i` (:mod:`hogwild_node.rules.trust`). If its trust is low, it adds a
+of its own part of :math:`z_i` (:mod:`hogwild_node.rules.safeguard`). If its trust is low, it adds a
 term to its energy, in its own minimisation and in its messages, that holds it near its last
 embedding :math:`a_i`:
 
@@ -40,8 +40,8 @@ embedding :math:`a_i`:
 with :math:`\rho` proportional to the curvature of energy and messages in each channel. The term and
 its gradient are zero at a fixed point, so the answer does not change. With a large :math:`\rho` the
 moves resemble gradient steps. Nodes whose moves keep reversing return to an earlier embedding, take
-gradient steps for a while, and try again (:mod:`hogwild_node.rules.retreat`). Convergence with this
-safeguard is observed, but not proved.
+gradient steps for a while, and try again. Convergence with this safeguard is observed, but not
+proved.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ from hogwild_node.rules.elimination import (
 )
 from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.mode import mode
-from hogwild_node.rules.retreat import Retreat
-from hogwild_node.rules.trust import Trust
+from hogwild_node.rules.safeguard import Retreat, Trust
 from hogwild_node.star import Star
 
 SILENT = 1e-3
@@ -84,11 +83,18 @@ class MessageRule(Rule):
         gradient: The rule for the gradient steps, which holds the energy and the nodes.
     """
 
+    fits = LocalEnergy
+    curves = poses = True
+
     def __init__(self, gradient: GradientRule) -> None:
         self.gradient, self.everyone = gradient, gradient.everyone
         self.channels = gradient.channels
         self.width = Messages.width(self.channels)
         self.letter = self.width + gradient.letter
+
+    @classmethod
+    def of(cls, local: LocalEnergy, everyone: Star, channels: int) -> Rule:
+        return cls(GradientRule(local, everyone, channels))
 
     @property
     def model(self) -> LocalEnergy:

@@ -1,11 +1,7 @@
-"""All graphs of a task, and mini-batches of them.
-
-The nodes of a graph may be split by masks, as PyG has them: train_mask, val_mask and test_mask.
-"""
+"""All graphs of a task, mini-batches of them, and what a model predicts for a batch."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,8 +9,9 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import InputError
-from hogwild.tasks.splits import Split
+from hogwild.graph.inputs import Inputs
+from hogwild.linalg.solution import Solution
+from hogwild.models.gnn import ConvGNN
 
 
 @dataclass(frozen=True)
@@ -85,63 +82,33 @@ def portions(used: Tensor, trained: Tensor, size: int | None, seed: int) -> list
     return [*chunks, *(rest.split(size or len(used)) if len(rest) else ())]
 
 
-MASKS = ("train_mask", "val_mask", "test_mask")
-"""PyG's names for the masks of training, validation and test nodes."""
+def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
+    """What a model reads, from a batch that the library made: nothing is checked."""
+    attr = None if model.edge_dim is None else data.edge_attr
+    weight, count = data.get("edge_weight"), data.num_graphs
+    return Inputs(data.x, data.edge_index, attr, data.batch, edge_weight=weight, batch_size=count)
 
 
-def views(graphs: Sequence[Data]) -> tuple[list[Data], list[Split]]:
-    """Each graph once for every part (training, validation, test) of every fold, with the nodes
-    that count there as ``counted`` [N]; and the splits of these graphs."""
-    columns = {_columns(g) for g in graphs}
-    if len(columns) > 1:
-        raise InputError(
-            f"the masks of the graphs have {sorted(columns)} columns; expected one for each of as "
-            f"many folds in all graphs, or masks [N]"
-        )
-    out: list[Data] = []
-    splits = []
-    for fold in range(columns.pop()):
-        ids: list[list[int]] = [[], [], []]
-        for graph in graphs:
-            for part, mask in zip(ids, _masks(graph, fold), strict=True):
-                if bool(mask.any()):
-                    view = copy.copy(graph)
-                    for key in MASKS:
-                        if key in view:
-                            del view[key]
-                    view.counted = mask
-                    part.append(len(out))
-                    out.append(view)
-        if not ids[0]:
-            raise InputError(
-                f"train_mask names no node (fold {fold}); expected at least one to train on"
-            )
-        splits.append(Split(*(torch.tensor(part, dtype=torch.long) for part in ids)))
-    return out, splits
+def predict(model: ConvGNN, data: Batch, h0: Tensor | None = None) -> tuple[Tensor, Solution]:
+    """The first two of :func:`predict_levels`."""
+    out, found, _ = predict_levels(model, data, h0)
+    return out, found
 
 
-def _columns(graph: Data) -> int:
-    """The number of folds in the masks of a graph."""
-    found = [graph.get(key) for key in MASKS if graph.get(key) is not None]
-    for mask in found:
-        good = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() in (1, 2)
-        if not good or mask.size(0) != graph.num_nodes:
-            what = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
-            raise InputError(
-                f"a mask of nodes is {what}; expected bool [{graph.num_nodes}], or a column for "
-                f"each of several folds"
-            )
-    return max(mask.size(1) if mask.dim() == 2 else 1 for mask in found)
-
-
-def _masks(graph: Data, fold: int) -> list[Tensor]:
-    """The training, validation and test nodes of one fold, bool [N] each."""
-    found = []
-    for key in MASKS:
-        mask = graph.get(key)
-        if mask is not None and mask.dim() == 2:
-            mask = mask[:, fold if mask.size(1) > 1 else 0]
-        found.append(mask)
-    train, val, test = found
-    val = torch.zeros_like(train) if val is None else val
-    return [train, val, ~(train | val) if test is None else test]
+def predict_levels(
+    model: ConvGNN, data: Batch, h0: Tensor | None = None
+) -> tuple[Tensor, Solution, Tensor]:
+    """Predictions [R, …], embeddings [R, N, k], and those of all levels side by side [R, N, K];
+    R = 1 for a model without replicas. Solves begin at ``h0`` [R, N, K]."""
+    many = model.replicas is not None
+    if h0 is not None and not many:
+        h0 = h0[0]
+    inputs = inputs_of(model, data)
+    levels = model.solutions(inputs, h0)
+    found = model.joined(levels)
+    h = Solution.of_levels(levels, every=True).value.detach()
+    out = model.read(found.value, inputs)
+    if many:
+        return out, found, h
+    parts = (found.value, found.status, found.iterations, found.residual)
+    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts)), h.unsqueeze(0)

@@ -1,4 +1,4 @@
-"""``hogwild serve``."""
+"""``hogwild serve``, ``demo`` and ``info``."""
 
 import json
 import re
@@ -7,17 +7,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.request
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny_runs import TASK
+from tiny_runs import TASK, TINY
 from websockets.sync.client import connect
 
-from hogwild.cli import main
-from hogwild.cli import serve as verb
+from hogwild.cli import main, show
 from hogwild.cli.options import parse
+from hogwild.demo.study import ROWS
 from hogwild.errors import HogwildError
 from hogwild.web.show import from_file
 from hogwild.web.stage import Stage
@@ -146,7 +149,7 @@ def test_a_model_of_pyg_is_shown_on_a_graph_of_ones_own(tmp_path, capsys):
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(verb, "find_spec", lambda name: None)
+    monkeypatch.setattr(show, "find_spec", lambda name: None)
     assert main(["serve"]) == 2
     assert "pip install 'hogwild-gnn[web]'" in capsys.readouterr().err
 
@@ -156,5 +159,43 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("x", False)],
 )
 def test_loopback_is_the_default_and_others_are_warned_of(host, fine):
-    assert parse(verb.Options, [], "hogwild serve").host == "127.0.0.1"
-    assert verb._is_loopback(host) is fine
+    assert parse(show.Serve, [], "hogwild serve").host == "127.0.0.1"
+    assert show._is_loopback(host) is fine
+
+
+def test_demo(tmp_path, monkeypatch, capsys):
+    least = replace(TINY, share=0.01, ticks=4, delays=(2,), staggers=(5,))
+    monkeypatch.setattr("hogwild.demo.QUICK", least)
+    path = tmp_path / "page.html"
+    call = ["demo", "--quick", "--output", str(path)]
+    assert main([*call, "--json"]) == 3  # four ticks are not enough, and it says so
+    found = json.loads(capsys.readouterr().out)
+    assert found["report"] == str(path)
+    assert set(found["errors"]) == set(ROWS)
+    assert all(cell["bytes"] > 0 for cell in found["errors"]["gcn"]["asynchronous"])
+    assert path.exists()
+
+
+@pytest.mark.parametrize("output", ["nowhere/report.html", "."])
+def test_bad_output_is_refused_before_anything_is_computed(output, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--output", output]) == 2
+    captured = capsys.readouterr()
+    assert "expected a file in a folder that exists" in captured.err
+    assert "[1/" not in captured.err
+    assert main(["demo", "--seed", "-1"]) == 2
+    assert "--seed -1" in capsys.readouterr().err
+
+
+def test_info(capsys):
+    assert main(["info", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["torch"] == torch.__version__
+    assert {"energy-edge", "gcn", "scarselli"} <= set(found["models"])
+    assert found["options"] == {"json": True}
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    named = str(extras["optional-dependencies"])
+    assert found["optional"]
+    assert all(name in named for name in found["optional"])  # nothing that nothing uses
+    assert main(["info"]) == 0
+    assert "energy-edge" in capsys.readouterr().out

@@ -1,0 +1,232 @@
+r"""Synthetic tasks on sequences of nodes: carry a bit, count, add up.
+
+All of them take chains; counting and sums also take other families of connected graphs of any size,
+which test generalisation:
+
+===========  =====================================================================================
+``chain``    node i joined to i + 1
+``tree``     a random recursive tree: each node joined to a uniformly drawn earlier one
+``grid``     the first n cells of a square grid, row by row, joined to their four neighbours
+``rgg``      n uniform points in the unit square, joined within a radius of mean degree about 6, or
+             the least radius that makes the graph connected (the longest edge of the minimum
+             spanning tree) if that is larger
+===========  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.spatial.distance import pdist, squareform
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.utils import degree
+
+from hogwild.errors import ConfigError, require_integer, require_one_of, require_positive
+from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RELATIVE_ERROR
+from hogwild.tasks.base import Split, Task, published
+
+FAMILIES = ("chain", "tree", "grid", "rgg")
+MAX_DEGREE = {"chain": 2, "tree": 8, "grid": 4, "rgg": 16}
+VARIANTS = ("paper", "ignn")
+
+
+def undirected(i: np.ndarray, j: np.ndarray) -> Tensor:
+    """Pairs, each named once, as ``edge_index`` with both directions, sorted by receiver."""
+    both = np.stack([np.concatenate([i, j]), np.concatenate([j, i])])
+    return torch.from_numpy(both[:, np.lexsort(both)].astype(np.int64))
+
+
+def edges(family: str, n: int, random: np.random.Generator) -> Tensor:
+    """``edge_index`` [2, E] of one connected graph of n nodes."""
+    require_one_of(FAMILIES, graphs=family)
+    node = np.arange(n)
+    if family == "chain":
+        return undirected(node[:-1], node[1:])
+    if family == "tree":
+        return undirected(random.integers(0, node[1:]), node[1:])
+    if family == "grid":
+        width = math.isqrt(max(n - 1, 0)) + 1  # the least square that holds n cells
+        right = node[(node % width < width - 1) & (node + 1 < n)]
+        down = node[node + width < n]
+        return undirected(np.concatenate([right, down]), np.concatenate([right + 1, down + width]))
+    distance = squareform(pdist(random.random((n, 2))))
+    radius = math.sqrt(6 / (math.pi * n))
+    radius = max(radius, minimum_spanning_tree(distance).max()) if n > 1 else radius
+    i, j = np.nonzero(np.triu(distance <= radius, 1))
+    return undirected(i, j)
+
+
+class Chains(Task):
+    r"""The class of a chain, known to its first node.
+
+    **Data.** p undirected chains of l nodes; chain k has the features :math:`X_{1,k} = 1` and zeros
+    elsewhere. Every node predicts the class of its chain.
+
+    **Protocol.** The paper has p = 2 and l = 100. Every node is trained on and tested (one split),
+    and only the seeds of the parameters vary. A GCN of five layers errs on exactly 47.0 % of the
+    nodes: six of 100 nodes hear the label, the others guess. **Loss** binary cross-entropy (one
+    logit) for two classes, cross-entropy (p logits) for more. **Metric** the share of nodes
+    classified wrongly.
+
+    ``variant="ignn"`` is the protocol of Gu et al. (*Implicit Graph Neural Networks*, 2020) under
+    the same name: 20 *directed* chains a class, of whose nodes 5 % are for training, 10 % for
+    validation and 85 % for testing. Splits are made of graphs, so the set of chains appears three
+    times, each time with other nodes that count.
+
+    Args:
+        classes: p; x is [l, p].
+        length: l.
+        variant: ``"paper"`` or ``"ignn"``.
+        copies: Chains a class, with ``variant="ignn"`` (default 20).
+        seed: The seed of the choice of nodes, with ``variant="ignn"``.
+    """
+
+    name = "chains"
+    minimised, reported = CROSS_ENTROPY, ERROR
+
+    def __init__(
+        self,
+        classes: int = 2,
+        length: int = 100,
+        *,
+        variant: str = "paper",
+        copies: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        require_positive("length", length)
+        require_integer("classes", classes, 2, " to tell apart")
+        require_one_of(VARIANTS, variant=variant)
+        if variant == "paper" and copies is not None:
+            raise ConfigError(
+                f"copies={copies!r} with variant='paper', which has one chain a class; expected "
+                f"None, or variant='ignn'"
+            )
+        self.in_channels = classes
+        self.out_channels = 1 if classes == 2 else classes
+        if variant == "paper":
+            everyone = torch.ones(classes, length, dtype=torch.bool)
+            self.graphs = [self._chain(k, everyone[k], directed=False) for k in range(classes)]
+            all_graphs = torch.arange(classes)
+            self.fixed = Split(all_graphs, all_graphs, all_graphs)
+            return
+        copies = 20 if copies is None else copies
+        require_positive("copies", copies)
+        count = copies * classes
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(count * length))
+        train, val = round(0.05 * len(order)), round(0.1 * len(order))
+        self.graphs = []
+        for chosen in order.split([train, val, len(order) - train - val]):
+            counts = torch.zeros(count * length, dtype=torch.bool)
+            counts[chosen] = True
+            self.graphs += [
+                self._chain(g % classes, counted, directed=True)
+                for g, counted in enumerate(counts.view(count, length))
+            ]
+        self.fixed = published([count] * 3)
+
+    def _chain(self, k: int, counted: Tensor, directed: bool) -> Data:
+        length = len(counted)
+        edge_index = edges("chain", length, np.random.default_rng())
+        if directed:
+            edge_index = edge_index[:, edge_index[0] < edge_index[1]]
+        x = torch.zeros(length, self.in_channels)
+        x[0, k] = 1.0
+        y = torch.full((length,), k)
+        return Data(x=x, edge_index=edge_index, y=y, counted=counted)
+
+
+class Counting(Task):
+    r"""The number of nodes.
+
+    **Data.** 50 undirected chains of 1, 2, …, 50 nodes; features are the one-hot degree, [n, 3].
+    Every node predicts the number of nodes n.
+
+    **Protocol.** 10 folds of five graphs. **Loss** mean squared error over all nodes: a graph of n
+    nodes has n rows, so large graphs weigh more. **Metric** :math:`\mathrm{RMSE} / \bar y` over the
+    nodes of the test graphs. The constant predictor errs by 35 % on all graphs, by about 40 % as a
+    mean over folds.
+
+    Args:
+        sizes: Number of nodes of each graph.
+        graphs: ``"chain"``, ``"tree"``, ``"grid"`` or ``"rgg"``.
+        max_degree: Degrees 0, …, ``max_degree`` (or more) have a column each; by default
+            :data:`MAX_DEGREE` of the family.
+        seed: The seed of the random families.
+    """
+
+    name = "counting"
+    minimised, reported = MSE, RELATIVE_ERROR
+    out_channels = 1
+
+    def __init__(
+        self,
+        sizes: Sequence[int] = range(1, 51),
+        *,
+        graphs: str = "chain",
+        max_degree: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        require_one_of(FAMILIES, graphs=graphs)
+        if not len(sizes):
+            raise ConfigError("sizes is empty; expected the number of nodes of each graph")
+        for n in sizes:
+            require_positive("sizes", n)
+        top = MAX_DEGREE[graphs] if max_degree is None else max_degree
+        require_positive("max_degree", top)
+        self.in_channels = top + 1
+        self.graphs = []
+        for g, n in enumerate(sizes):
+            edge_index = edges(graphs, n, np.random.default_rng([seed, g]))
+            column = degree(edge_index[1], n, dtype=torch.long).clamp(max=top)
+            x = F.one_hot(column, top + 1).float()
+            self.graphs.append(Data(x=x, edge_index=edge_index, y=torch.full((n, 1), float(n))))
+
+
+class Sums(Task):
+    r"""The sum of random bits.
+
+    **Data.** 2,000 undirected chains of 50 nodes, an independent fair bit a node, [50, 1]. Every
+    node predicts the sum of all bits. **Protocol.** 10 folds. **Loss** mean squared error over
+    nodes. **Metric** :math:`\mathrm{RMSE} / \bar y`; the constant predictor errs by
+    :math:`\sqrt{12.5} / 25 = 14.1\,\%`.
+
+    Args:
+        num_graphs: Number of graphs.
+        sizes: Number of nodes, or several that the graphs take in turn.
+        graphs: ``"chain"``, ``"tree"``, ``"grid"`` or ``"rgg"``.
+        seed: Graph g is a function of (``seed``, g) alone.
+    """
+
+    name = "sums"
+    minimised, reported = MSE, RELATIVE_ERROR
+    in_channels = 1
+    out_channels = 1
+
+    def __init__(
+        self,
+        num_graphs: int = 2000,
+        sizes: int | Sequence[int] = 50,
+        *,
+        graphs: str = "chain",
+        seed: int = 0,
+    ) -> None:
+        require_one_of(FAMILIES, graphs=graphs)
+        require_positive("num_graphs", num_graphs)
+        sizes = list(sizes) if isinstance(sizes, Iterable) else [sizes]
+        if not sizes:
+            raise ConfigError("sizes is empty; expected a number of nodes, or several")
+        for n in sizes:
+            require_positive("sizes", n)
+        self.graphs = []
+        for g in range(num_graphs):
+            random, n = np.random.default_rng([seed, g]), sizes[g % len(sizes)]
+            edge_index = edges(graphs, n, random)
+            x = torch.from_numpy(random.integers(0, 2, (n, 1))).float()
+            y = x.sum().expand(n, 1).clone()
+            self.graphs.append(Data(x=x, edge_index=edge_index, y=y))
