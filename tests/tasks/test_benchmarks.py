@@ -1,4 +1,4 @@
-"""MUTAG, PROTEINS, PPI and Peptides: the loaders on small files, and on the real ones where they are."""
+"""MUTAG, PROTEINS, PPI and Peptides: the loaders on small files, and on the real ones."""
 
 import numpy as np
 import pytest
