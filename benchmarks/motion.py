@@ -63,8 +63,8 @@ def swarm(given: argparse.Namespace) -> None:
             torch.manual_seed(0)
             restart = 5 * STAGGER + 1 if rule == "overwriting" else None
             seen = hogwild.track(
-                MODELS[name](1, out_channels=1), scenario, rule=rule, restart=restart, stagger=STAGGER,
-                delay=DELAY, every=3,
+                MODELS[name](1, out_channels=1), scenario, rule=rule, restart=restart,
+                stagger=STAGGER, delay=DELAY, every=3,
             )  # fmt: skip
             medians = {u: float(seen.after(u).nanmedian()) for u in (10, 25, 50, 90)}
             half = seen.after(50).flatten(1)
