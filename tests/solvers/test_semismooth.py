@@ -62,12 +62,14 @@ def test_exact_once_the_pieces_are_right():
 
 
 class WrongTangent(ContractionTangent):
-    """A tangent whose inverse is wrong."""
+    """A tangent that is wrong: its inverse is -50."""
 
-    has_inverse = True
+    has_blocks = False
 
-    def inverse(self, v, transpose):
-        return -50.0 * v
+    def apply(self, v):
+        return v / -50.0
+
+    transpose = apply
 
 
 class Misled(Contraction):

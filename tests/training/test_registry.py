@@ -52,13 +52,9 @@ def solver(**options):
     return next(part.solver for part in model.modules() if isinstance(part, ImplicitConv))
 
 
-def test_a_recipe_leaves_exact_solves_alone():
-    assert solver(recipe="paper", model="eignn") == solver(model="eignn")
-    iterate = {"model": "eignn", "model_options": {"method": "iterate"}}
-    assert solver(recipe="paper", **iterate) == PAPER[Kind.FIXED_POINT]
+def test_a_recipe_and_the_user_choose_solvers():
+    assert solver(recipe="paper", model="eignn") == PAPER[Kind.FIXED_POINT]
     assert isinstance(solver(model="ignn", solver="anderson"), Anderson)
-    with pytest.raises(ConfigError, match="method='closed' needs no solver"):
-        solver(model="eignn", solver="picard")
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Entry:
         options: Options beside the class's own defaults.
         edges: Whether it reads edge features.
         exact: Whether its solve ends exactly, after finitely many operations, so that a recipe's
-            solver does not apply; the option ``method="iterate"`` says otherwise.
+            solver does not apply.
     """
 
     type: Any
@@ -77,7 +77,7 @@ MODELS: dict[str, Entry] = {
     # Published with ReLU and κ = 0.95: on chains a third of such models die, and the others forget
     # what is far away. With these options nearly all of them learn (docs/results.md).
     "ignn": Entry(IGNN, {"act": "leaky_relu", "kappa": 0.999}),
-    "eignn": Entry(EIGNN, exact=True),
+    "eignn": Entry(EIGNN),
     "scarselli": Entry(ScarselliGNN, edges=True),
     "gcn": Entry(GCN),
     "gat": Entry(GAT, edges=True),
@@ -142,8 +142,7 @@ def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
     if config.solver is None:
         if config.solver_options:
             raise ConfigError("solver_options were given without a solver; expected its name, too")
-        exact = found.exact and config.model_options.get("method") != "iterate"
-        return PAPER.get(found.kind) if config.recipe == "paper" and not exact else None
+        return PAPER.get(found.kind) if config.recipe == "paper" and not found.exact else None
     if config.solver not in SOLVERS:
         raise ConfigError(f"solver={config.solver!r}; {among(SOLVERS, config.solver)}")
     if found.kind is Kind.FIXED_POINT and config.solver not in FIXED_POINT_SOLVERS:
