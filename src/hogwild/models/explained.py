@@ -9,7 +9,7 @@ from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import ConfigError
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 
 
 class Explained(nn.Module):
@@ -32,7 +32,7 @@ class Explained(nn.Module):
 
     def __init__(self, model: ConvGNN) -> None:
         super().__init__()
-        if not isinstance(model, ConvGNN) or isinstance(model, ExplicitGNN):
+        if not isinstance(model, ConvGNN) or isinstance(model, LayeredGNN):
             raise ConfigError(
                 f"model is a {type(model).__name__}; expected an implicit model of hogwild. "
                 f"Explainers take models of PyG's layers, such as hogwild.GCN, as they are"

@@ -18,8 +18,7 @@ from hogwild.models.contraction import ContractionConv, IGNNConv
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
-from hogwild.models.layer import Layer, activation
-from hogwild.models.layered import Layers
+from hogwild.models.layered import Layer, Layers, activation
 from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv

@@ -35,7 +35,7 @@ from hogwild.models.base import Kind, Model
 from hogwild.models.calls import Fields, ForwardSignature, convolutions
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.locality import AllEdges
 from hogwild.models.mode import uncompiled
 from hogwild.models.replayed import Recorded, WrappedProblem
@@ -216,7 +216,7 @@ def _refuse_the_librarys_own(model: nn.Module) -> None:
     asynchronously without a wrapper."""
     known, outer = (ConvGNN, ImplicitConv), type(model).__name__
     path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
-    if own is None or (convolutions(model) and not isinstance(own, ExplicitGNN)):
+    if own is None or (convolutions(model) and not isinstance(own, LayeredGNN)):
         return
     name = type(own).__name__
     if not path and not isinstance(own, ImplicitConv):
