@@ -56,8 +56,8 @@ from hogwild.linalg.operator import Tangent
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.nn.activations import Nonexpansive, nonexpansive
 from hogwild.nn.mlp import MLP
-from hogwild.nn.nonexpansive import Nonexpansive, resolve
 from hogwild.ops import gather, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
@@ -307,7 +307,7 @@ class IGNNConv(ContractionConv):
         **kwargs: Unpack[Solving],
     ) -> None:
         super().__init__(in_channels, hidden_channels, **kwargs)
-        self.kappa, self.act = _below_one("kappa", kappa), resolve(act)
+        self.kappa, self.act = _below_one("kappa", kappa), nonexpansive(act)
         widths = (*require_widths("widths", widths), hidden_channels)
         self.encoder = MLP(in_channels, widths, replicas=self.replicas)
         self.reset_parameters()
@@ -339,7 +339,7 @@ class EIGNNConv(ContractionConv):
         gamma: γ, 0 < γ < 1. The paper uses 0.8 and also allows 1, which is not a contraction.
     """
 
-    act, euclidean = resolve("identity"), True
+    act, euclidean = nonexpansive("identity"), True
 
     def __init__(
         self,
