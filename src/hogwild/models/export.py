@@ -13,7 +13,6 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
-from hogwild.models.check import check_model
 from hogwild.models.contraction import ContractionConv, IGNNConv
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
@@ -22,6 +21,7 @@ from hogwild.models.layered import Layer, Layers, activation
 from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
+from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective

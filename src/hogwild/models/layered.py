@@ -29,9 +29,8 @@ from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, r
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import Conv, Kind
+from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.levels import LayeredProblem
 from hogwild.models.locality import (
     AllEdges,
