@@ -398,7 +398,6 @@ ENGINES = {
     "C": nodes_in_c,
 }
 LONG = {
-    "momentum": simulated("gradient", step="momentum"),
     "small balls": simulated("balls", radius=1),
     "agents by gradient": agents("gradient"),
     "agents with small balls": agents("balls", radius=1),
@@ -409,7 +408,7 @@ EVERY = ENGINES | LONG | {"actors": cluster(2, disorder=None)}
 
 # -- what is refused -------------------------------------------------------------------------------
 
-STEPS = ("messages", "gradient", "momentum")
+STEPS = ("messages", "gradient")
 BALLS = ("balls", "small balls")
 ROUNDS = ("caching", "waiting", "resending", "in step")
 TRACKS = ("track", "follow")
