@@ -48,13 +48,6 @@ def test_bad_input_is_one_message(given, says, capsys):
     assert captured.out == ""
 
 
-def test_unknown_flags_get_a_suggestion(capsys):
-    with pytest.raises(SystemExit) as stop:
-        command.main(["table1", "--qiuck"])
-    assert stop.value.code == 2
-    assert "unknown argument '--qiuck'; did you mean '--quick'" in capsys.readouterr().err
-
-
 def test_interrupted_it_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def interrupted(*given):
         raise KeyboardInterrupt
