@@ -41,7 +41,7 @@ def test_a_process_that_fails_is_said(tmp_path):
         experiment("table1"), ["chains/gcn"], 2, ["--recipe", "papre"], lines.append
     )
     assert done == {}
-    assert "exit code 2: experiments: --recipe 'papre'; did you mean 'paper'" in lines[0]
+    assert "exit code 2: experiments: --recipe papre; did you mean 'paper'" in lines[0]
 
 
 def test_records_are_kept_with_resume_only(tmp_path, capsys):

@@ -36,7 +36,7 @@ def test_help_does_not_wait_for_torch():
         (["fig1", "report"], "expected it by itself"),
         (["tabel1"], "unknown experiment 'tabel1'; did you mean 'table1'"),
         (["table1", "--replicas", "0"], "--replicas 0; expected"),
-        (["table1", "--recipe", "papre"], "--recipe 'papre'; did you mean 'paper'"),
+        (["table1", "--recipe", "papre"], "--recipe papre; did you mean 'paper'"),
     ],
 )
 def test_bad_input_is_one_message(given, says, capsys):
