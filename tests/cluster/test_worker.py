@@ -4,7 +4,7 @@ import torch
 from cluster_parts import workers
 
 from hogwild import GSDGNN, Inputs
-from hogwild.cluster.worker import WAIT, Mail
+from hogwild.cluster.worker import ANSWER, WAIT, Mail
 from hogwild.testing import random_graph
 
 
@@ -44,14 +44,17 @@ def test_a_part_waits_for_no_straggler():
     assert not one.expects(0.0)
 
 
-def test_a_slow_part_begins_at_once():
+def test_a_slow_part_waits_for_answers():
     one, two = pair(took=10.0)
     heard(one, two, 1.0)
+    assert one.expects(5.0 * ANSWER)
+    assert not one.expects(11.0 * ANSWER)
+    heard(one, two, 1.0, answers=one.version)
     assert not one.expects(0.0)
 
 
-def test_a_part_waits_for_nobody_who_has_nothing_to_say():
-    one, two = pair(took=1.0)
-    heard(one, two, 1.0, answers=one.version)
-    one.take()
+def test_a_slow_part_with_an_overlap_begins_at_once(monkeypatch):
+    one, two = pair(took=10.0)
+    heard(one, two, 1.0)
+    monkeypatch.setattr(type(one.work), "waits", True)
     assert not one.expects(0.0)

@@ -55,6 +55,8 @@ FORCING = 0.1
 """A solve ends at this share of the residual that it began with."""
 ITERATIONS = 25
 """Most iterations of a solver in one update."""
+PAIRS = 4
+"""Pairs of embeddings that an extrapolation combines."""
 GROWN = 4.0
 """A part halves its step if the square of its gradient has grown by this factor, and reversed."""
 PATIENCE = 3
@@ -277,8 +279,48 @@ class Work:
         """The measure for the error bar; ``None`` for a part without nodes."""
         return self.measure
 
-    def advance(self, news: bool) -> None:
-        """One update. ``news``: whether the halo has changed since the last one."""
+    def advance(self, news: bool, answered: bool = False) -> None:
+        """One update.
+
+        Args:
+            news: Whether the halo has changed since the last one.
+            answered: Whether the halo is the answer of all other parts to what this part holds.
+        """
+
+
+class Extrapolation:
+    r"""Extrapolates the updates of a part whose halos are answers to its own embeddings.
+
+    If all other parts have answered the embeddings x of this part, its next solution g is a
+    function of x alone: :math:`g = G(x)`. Anderson's method combines the last pairs (x, g) such
+    that the changes :math:`g - x` cancel as far as possible. This happens to a part that is much
+    slower than its neighbours, which then needs fewer updates.
+
+    After an extrapolation that did not lower the residual, plain updates follow until the residual
+    is below the least one so far.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.best = math.inf
+
+    def next(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
+        """The next embeddings [R, k, A]. ``unrest`` is that at x."""
+        helped, self.best = unrest < self.best, min(unrest, self.best)
+        self.pairs = [*self.pairs[1 - PAIRS :], (x, g)] if helped else [(x, g)]
+        if len(self.pairs) < 2:
+            return g
+        images = torch.stack([g.flatten(1) for _, g in self.pairs], -1)  # [R, kA, m]
+        changes = images - torch.stack([x.flatten(1) for x, _ in self.pairs], -1)
+        steps = changes.diff(dim=-1)
+        # Least squares by the normal equations of a few columns, slightly regularised.
+        normal = steps.mT @ steps
+        size = normal.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None, None]
+        eye = torch.eye(normal.size(-1)).to(normal)
+        right = steps.mT @ changes[..., -1:]
+        share = torch.linalg.solve(normal + (1e-12 * size + 1e-300) * eye, right)
+        out = (images[..., -1:] - images.diff(dim=-1) @ share)[..., 0].view_as(g)
+        return out if bool(torch.isfinite(out).all()) else g
 
 
 class Solve(Work):
@@ -312,6 +354,7 @@ class Solve(Work):
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
         self.anchor = self.own.clone()
+        self.extrapolation = Extrapolation()
 
     def look(self) -> float:
         if self.kernel is None:
@@ -326,7 +369,7 @@ class Solve(Work):
     def judged(self) -> Measure:
         return self.bound.measure(*self.bound.residual(self.h), self.h)
 
-    def advance(self, news: bool) -> None:
+    def advance(self, news: bool, answered: bool = False) -> None:
         assert self.measure is not None
         owned = self.links.owned
         if self.damped and not self._may_move(news):
@@ -345,6 +388,8 @@ class Solve(Work):
         moved = value[..., :owned]
         if self.trust < 1.0:
             moved = torch.lerp(self.anchor, moved, self.trust)
+        elif answered and news:
+            moved = self.extrapolation.next(self.own, moved, self.unrest)
         self.place(moved)
 
     def _solved(self, solver: Solver, free: int) -> Tensor:

@@ -53,11 +53,13 @@ class Mail:
     packet: Any
 
 
-FAST, ALIKE = 0.5, 3.0
-"""Parts whose updates take so many times as long, at least and at most, are about as fast."""
-WAIT = 3.0
-"""How many times as long as its last update a part waits for mail of parts that are about as fast.
-Chosen by a simulation of the times of updates on the grids of ``benchmarks/cluster.py``."""
+ALIKE, FAST = 3.0, 2.0
+"""Parts whose updates take at most ALIKE times as long are about as fast; parts whose updates take
+at most a FAST-th of the time are much faster."""
+WAIT, ANSWER = 3.0, 1.0
+"""How many times as long as its last update a part waits for mail of parts that are about as fast,
+and for answers of parts that are much faster; for the latter only if it has no overlap. Chosen by
+a simulation of the times of updates on the grids of ``benchmarks/cluster.py``, not by runs."""
 STALLED = 8
 """Updates in a row that did not lower the residual, without news, after which a part gives up: its
 limit is below the rounding error."""
@@ -188,6 +190,12 @@ class Worker:
                 self.delivered[to], self.told[to] = mail.version, mail.answers
 
     @property
+    def answered(self) -> bool:
+        """Whether all parts that this part reads have read what it holds now."""
+        reads = self.work.links.receives
+        return bool(reads) and all(self.answers.get(q) == self.version for q in reads)
+
+    @property
     def _is_read(self) -> bool:
         """Whether all parts that read this part and are read by it have read what it holds now."""
         both = self.work.links.receives.keys() & self.work.links.sends.keys()
@@ -195,13 +203,18 @@ class Worker:
 
     def expects(self, waited: float) -> bool:
         """Whether mail is worth waiting for, ``waited`` seconds after the last update: that of
-        parts that are about as fast and have not sent since. A part that has read what this part
-        holds now and is silent has nothing to say."""
-        for q in self.work.links.receives.keys() & self.work.links.sends.keys():
-            pace = self.paces.get(q)
-            alike = pace is None or FAST * self.took < pace <= ALIKE * self.took
-            speaks = q not in self._inbox and self.answers.get(q) != self.version
-            if alike and speaks and waited < WAIT * self.took:
+        parts that are about as fast and have not sent since, and answers of parts that are much
+        faster. A part that has read what this part holds now and is silent has nothing to say."""
+        for q in self.work.links.receives:
+            if q not in self.work.links.sends or self.answers.get(q) == self.version:
+                continue
+            pace, fast = self.paces.get(q, 0.0), self.took / FAST
+            if q in self._inbox or (q in self.paces and pace <= fast):
+                # With an overlap few updates are left, and each should begin at once.
+                wait = ANSWER if pace <= fast and not self.work.waits else 0.0
+            else:
+                wait = WAIT if pace <= ALIKE * self.took else 0.0
+            if waited < wait * self.took:
                 return True
         return False
 
@@ -226,7 +239,7 @@ class Worker:
     def update(self) -> bool:
         """Read what came in, and move unless the part is settled. Returns whether the part has
         moved."""
-        began = time.monotonic()
+        began, answered = time.monotonic(), self.answered
         news = self.take()
         if self.resumed and any(q not in self.heard for q in self.work.links.receives):
             return False  # without the others' embeddings an update would undo the checkpoint
@@ -242,7 +255,7 @@ class Worker:
         if not fresh and self.work.waits and not self._is_read:
             return False
         before = self.work.own
-        self.work.advance(fresh)
+        self.work.advance(fresh, answered)
         if self.work.own is before or torch.equal(self.work.own, before):
             self.quiet += self.work.trust == 1.0
             return False
