@@ -25,7 +25,7 @@ from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, safeguard
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.gradient import LEAST, RISE, SHRINK, GradientRule, MomentumRule
+from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.tree import arrays
 
@@ -48,11 +48,10 @@ class _Field(ctypes.Structure):
 NUMBERS = (
     "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
     "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
-    "fall", "rise", "shrink", "pace", "least",
 )  # fmt: skip
 MEMORY = (
     "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
-    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times", "pace",
+    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times",
 )  # fmt: skip
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
@@ -77,7 +76,6 @@ class _Turn(ctypes.Structure):
 
 def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     rate = gradient.rate if isinstance(gradient.rate, float) else 0.0
-    keeps = gradient if isinstance(gradient, MomentumRule) else MomentumRule
     return {
         "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
         "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": safeguard.WINDOW,
@@ -85,8 +83,7 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
         "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,
         "rest": safeguard.REST, "most": safeguard.LONGEST, "leash": safeguard.LEASH,
-        "damping": gradient.damping, "rate": rate, "fall": keeps.fall, "rise": RISE,
-        "shrink": SHRINK, "pace": keeps.largest_pace, "least": LEAST,
+        "damping": gradient.damping, "rate": rate,
     }  # fmt: skip
 
 
@@ -96,8 +93,6 @@ def memory_of(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     if gradient.auto:
         parts = {"block": "block", "damped": "trust", "last": "last"}
         kept |= {name: (gradient, attribute) for name, attribute in parts.items()}
-    if isinstance(gradient, MomentumRule):
-        kept |= {name: (gradient, name) for name in ("pace", "peak", "before")}
     if isinstance(rule, MessageRule):
         kept |= {name: (rule, name) for name in ("own", "near", "sent", "known")}
         names = ("share", "before", "count", "score", "turns", "favour", "failures", "peak", "lost")
@@ -252,8 +247,7 @@ def _usual(design: Design) -> bool:
 def _refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
     """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
     update; ``None``: it has one."""
-    known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
-    if type(gradient) not in known or type(gradient.model) is not Energy:
+    if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
     if torch.is_grad_enabled() and any(x.requires_grad for x, _ in arrays(model)):
