@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.cluster.store import Store
 from hogwild.errors import ConfigError, DataError, GraphError, InputError
 
@@ -212,4 +212,4 @@ def test_bad_input_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected 1 or 2"):
         store.part(0, hops=3)
     with pytest.raises(GraphError, match="needs the whole graph"):
-        EIGNN(2, out_channels=1).problem(store.part(0).inputs)
+        SoftEnergyGNN(2, out_channels=1, heads=2).problem(store.part(0).inputs)

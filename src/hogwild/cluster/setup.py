@@ -36,11 +36,11 @@ from hogwild.errors import (
 )
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
-from hogwild.models.check import check_model
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.validation import require_finite
+from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 
 PROCESS = 430 << 20

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
-from hogwild.kernels.alike import alike
 from hogwild.kernels.energy import Sizes
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.kernels.posing import Design
@@ -57,7 +56,7 @@ MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
     *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes",
-                              "alike", "lane_weights")),
+                              "lane_weights")),
     ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
     *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
 ]  # fmt: skip
@@ -320,7 +319,6 @@ class RuleKernel:
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
               "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
-              "alike": alike(rows.nodes, rows.edges, self.begin),
               "lane_weights": rows.beside}  # fmt: skip
         remembered = memory_of(rule, gradient)
         for name in MARKS:
@@ -350,7 +348,7 @@ class RuleKernel:
         assert isinstance(self.model, Energy)
         rows = Rows.of(self.model, self.order)
         self._posed = rows  # the compiled code holds addresses only
-        self._rule.weights, self._rule.alike = address(rows.weights), None
+        self._rule.weights = address(rows.weights)
         self._rule.of_edges, self._rule.of_nodes = address(rows.edges), address(rows.nodes)
 
     def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
