@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.cluster.store import Store
 from hogwild.cluster.whole import Whole
 from hogwild.errors import ConfigError, DataError, GraphError, InputError
@@ -237,4 +237,4 @@ def test_bad_input_is_refused(tmp_path):
 def test_what_needs_the_whole_graph_refuses_a_part(tmp_path):
     inputs = Store.write(tmp_path / "s", small(), [0, 1, 1]).part(0).inputs()
     with pytest.raises(GraphError, match="needs the whole graph"):
-        EIGNN(2, out_channels=1).problem(inputs)
+        SoftEnergyGNN(2, out_channels=1, heads=2).problem(inputs)

@@ -30,7 +30,6 @@ from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.ignn import EIGNNConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 from hogwild.solvers import Newton, SemismoothNewton
@@ -101,8 +100,6 @@ class Host:
         self.model = model.eval()
         self.conv = convolution(model)
         self.conv.solve_dtype = torch.float64  # the error bar is a residual in float64
-        if isinstance(self.conv, EIGNNConv):  # its closed form needs the whole graph
-            self.conv.method, self.conv.solver = "iterate", SemismoothNewton()
         self.worker: Worker | None = None
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint

@@ -38,12 +38,12 @@ from hogwild.errors import (
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import GraphModule
-from hogwild.models.check import check_model
 from hogwild.models.energy import EnergyConv
 from hogwild.models.features import Features
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.implicit import ImplicitConv
+from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.problems import streamed
 

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.graph.inputs import Inputs
-from hogwild.models.check import runnable
+from hogwild.models.wrapped import runnable
 from hogwild.rules import fitting, rule_for
 from hogwild.training.task import made
 from hogwild.web.pretrained import MODELS
