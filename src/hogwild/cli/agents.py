@@ -82,8 +82,8 @@ class Export(Trained):
 
     def _trained(self) -> tuple[ModelFile, str, str, dict[str, Any]]:
         """The model of a training run: file, label, kind, and the options found out."""
-        from hogwild.models.check import check_model
         from hogwild.models.export import described, tolerances
+        from hogwild.models.wrapped import check_model
         from hogwild_node import model_file
 
         found = self.chosen()
@@ -144,9 +144,6 @@ class Swarm(Trained):
     precision: str = taken(RUN, "precision", NODES, choices=PRECISIONS)
     rate: float | None = taken(RUN, "rate", NODES)
     lease: float | None = taken(RUN, "lease", NODES)
-    on_silence: str = option(
-        "drop", "what becomes of its last words", group=NODES, choices=("drop", "hold")
-    )
     settle_after: float | None = taken(RUN, "settle_after", NODES)
     transport: str = option("zenoh", "how packets travel", group=NODES, choices=("zenoh", "udp"))
     tls: bool = option(

@@ -38,7 +38,7 @@ from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.nn.norm import BatchNorm
@@ -117,7 +117,7 @@ def asynchronous_embed(
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
     _refuse_batch_norms(model)
-    if isinstance(model, ExplicitGNN):
+    if isinstance(model, LayeredGNN):
         if updates is not None or tail is not None:
             raise ConfigError(
                 f"updates={updates!r} and tail={tail!r} were given for a model that ends after its "
@@ -145,7 +145,7 @@ def _refuse_batch_norms(model: Model) -> None:
         )
 
 
-def _layers(model: ExplicitGNN, inputs: Inputs, settings: Settings) -> Tensor:
+def _layers(model: LayeredGNN, inputs: Inputs, settings: Settings) -> Tensor:
     """The embeddings after the last layer, [R, k, N]."""
     with evaluating(model):  # whether a layer is local cannot be seen through dropout
         problem = model.problem(inputs)

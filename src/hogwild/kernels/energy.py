@@ -27,8 +27,11 @@ from hogwild.linalg.direct import (
     plan_of,
 )
 from hogwild.linalg.solution import Solution
+from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
 
-ACTIVATIONS = ("softplus", "squareplus")
+ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
+"""The activations of ``source/vectors.h``, in its order."""
+
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which
 conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
@@ -42,8 +45,8 @@ class Sizes:
     def __init__(self, native: Library, design: Design) -> None:
         numbers = [
             design.channels, design.message_channels, design.heads, int(design.concat),
-            2 if design.both_ends else 1, int(design.sent_at_nodes), ACTIVATIONS.index(design.act),
-            int(design.gate == "relu"),
+            2 if design.both_ends else 1, int(design.sent_at_nodes),
+            list(ACTIVATIONS).index(design.act), int(design.gate == "relu"),
         ]  # fmt: skip
         for widths, monotone in zip(design.widths, design.monotone, strict=True):
             numbers += [len(widths), len(monotone), *widths]
