@@ -135,7 +135,6 @@ def test_runs_of_one_graph_read_the_features_of_the_first(rule):
 @pytest.mark.parametrize(
     "options",
     [
-        {"exchange": "exact"},
         {"impairments": HARSH},
         {"impairments": [Quantisation(1e-3)]},
         {"impairments": [EventTriggered(1e-3)]},
