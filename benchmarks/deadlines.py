@@ -6,8 +6,8 @@ smaller tasks and fewer epochs). All replicas are seeds on one fold, the first, 
 that all models of a task have the same held-out graphs. The best replica runs on them under the
 same random schedules, S = 5 and D = 2, robots with 30 % of all packets lost, the others with none:
 
-* the edge-wise energy GNN by messages, by gradient steps, plain and with momentum, and by solves
-  of balls (of the whole graph, and of radius 3);
+* the edge-wise energy GNN by messages, by gradient steps, and by solves of balls (of the whole
+  graph, and of radius 3);
 * GCN and GAT by the paper's rule (overwriting), trained in step and trained under schedules;
   resending (waiting, with retransmission); caching all layers;
 * IGNN by its fixed-point rule and by solves of balls.
@@ -60,15 +60,14 @@ ROBOTS = Protocol(
     quick={"replicas": 2, "epochs": 200, "decay": (0.8, 20)},
 )
 RULES: dict[str, tuple[str, ...]] = {
-    "energy-edge": ("messages", "gradient", "momentum", "balls", "balls:3"),
+    "energy-edge": ("messages", "gradient", "balls", "balls:3"),
     "gcn": ("overwriting", "resending", "caching"),
     "ignn": ("fixed-point", "balls"),
     "gat": ("overwriting", "resending", "caching"),
     "gcn-scheduled": ("overwriting",),
     "gat-scheduled": ("overwriting",),
 }
-"""The models in the order of training, and the rules of each; ``momentum``: gradient steps with
-``step="momentum"``; ``balls:3`` has radius 3."""
+"""The models in the order of training, and the rules of each; ``balls:3`` has radius 3."""
 LONG = ("chains", "counting", "sums")
 """Tasks on long paths, on which balls of radius 3 would need thousands of ticks."""
 FULL = 3
@@ -134,9 +133,8 @@ def runs(
     loss = LOSSES.get(task, 0.0)
     for given in rules:
         rule, _, radius = given.partition(":")
-        how = {"rule": "gradient", "step": "momentum"} if rule == "momentum" else {"rule": rule}
         yield simulate(
-            model, held, **how, radius=int(radius) if radius else None, runs=schedules,
+            model, held, rule=rule, radius=int(radius) if radius else None, runs=schedules,
             stagger=STAGGER, delay=DELAY, ticks=ticks,
             tol=1e-4, impairments=BernoulliLoss(loss) if loss else (), **scored,
         )  # fmt: skip

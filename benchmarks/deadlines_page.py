@@ -32,13 +32,9 @@ TASKS = ("chains", "counting", "sums", "coordinates", "terrain", "mutag", "robot
 CONES = (1, 3, 10)
 NAMES = {
     "energy-edge messages": "energy, messages",
-    "energy-edge momentum": "energy, momentum",
     "energy-edge gradient": "energy, gradient steps",
     "energy-edge balls": "energy, balls",
     "energy-edge balls:3": "energy, balls of radius 3",
-    "energy-deadline messages": "energy for a deadline, messages",
-    "energy-deadline momentum": "energy for a deadline, momentum",
-    "energy-deadline gradient": "energy for a deadline, gradient steps",
     "ignn fixed-point": "IGNN",
     "ignn balls": "IGNN, balls",
     "gcn overwriting": "GCN",
@@ -52,11 +48,8 @@ NAMES = {
 }
 LOOKS = {  # colour, mark, dashes
     "energy-edge messages": (CYCLE[0], "o", "solid"),
-    "energy-edge momentum": (CYCLE[0], "s", (0, (4, 1.5))),
     "energy-edge gradient": (CYCLE[0], "", (0, (1, 1.2))),
     "energy-edge balls": (CYCLE[5], "*", "solid"),
-    "energy-deadline messages": (CYCLE[2], "^", "solid"),
-    "energy-deadline momentum": (CYCLE[2], "v", (0, (4, 1.5))),
     "ignn fixed-point": (CYCLE[3], "D", (0, (1, 1))),
     "ignn balls": (CYCLE[3], "*", "solid"),
     "gcn caching": (CYCLE[1], "P", "solid"),
@@ -283,34 +276,6 @@ def lengths(sizes: dict[str, Records]) -> str:
     return table(("task", *(f"{rule}, {size}" for rule, size in pairs)), lines)
 
 
-def aimed(every: Records) -> str:
-    """Energies that were trained for a deadline beside the usual ones: the error in step, the error
-    after three light cones, and the light cones until within 5 %."""
-    rules = ("messages", "momentum")
-    head = ("task", "weight", "in step",
-            *(f"3 cones, {rule}" for rule in rules),
-            *(f"light cones, {rule}" for rule in rules))  # fmt: skip
-    lines = []
-    for task, record in every.items():
-        pairs = {
-            rule: [
-                record["runs"].get(f"{model} {rule}")
-                for model in ("energy-edge", "energy-deadline")
-            ]
-            for rule in rules
-        }
-        if any(run is None for pair in pairs.values() for run in pair):
-            continue
-        first = pairs["messages"]
-        cells = [f"{first[1]['deadline_options']['weight']:g}"]
-        cells.append(" → ".join(show(run["synchronous"], record) for run in first))
-        for rule in rules:
-            cells.append(" → ".join(show(r["at_cones"]["3"]["error"], record) for r in pairs[rule]))
-        cells += [" → ".join(cones(run, record) for run in pairs[rule]) for rule in rules]
-        lines.append([task, *cells])
-    return table(head, lines)
-
-
 def cones(run: dict[str, Any], record: dict[str, Any]) -> str:
     """Light cones until within 5 %."""
     price = near(run, record)
@@ -320,7 +285,7 @@ def cones(run: dict[str, Any], record: dict[str, Any]) -> str:
 def report(check: bool) -> None:
     """Figures, the tables beside the records, and those of the page."""
     every = records()
-    parts = {"frontiers": frontiers, "goals": goals, "balls": balls, "aimed": aimed}
+    parts = {"frontiers": frontiers, "goals": goals, "balls": balls}
     text = PAGE.read_text("utf-8")
     for name, part in parts.items():
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"

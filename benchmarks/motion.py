@@ -3,8 +3,8 @@
 ``--measure swarm``: a random-waypoint swarm of 50 robots with 6 neighbours on average changes every
 100 updates of a node, 200 times. The table has the median error of a node 10, 25, 50 and 90 updates
 after a change, relative to the size of the change, the median error after 50 updates in the first
-and in the last quarter of all changes (does it grow?), the lag, and what a node sends. The rule
-``momentum`` is gradient steps with ``step="momentum"``. Models have fresh parameters.
+and in the last quarter of all changes (does it grow?), the lag, and what a node sends. Models have
+fresh parameters.
 
 ``--measure stream``: a random geometric graph of 10,000 nodes with 6 neighbours on average, of
 whose edges 1 % are replaced before every update. Warm (``hogwild.Stream``) and cold solves of the
@@ -40,8 +40,8 @@ MODELS = {
     "gat": hogwild.GAT,
 }
 RULES = {
-    "energy": ("messages", "gradient", "momentum"),
-    "gsd": ("messages", "gradient", "momentum"),
+    "energy": ("messages", "gradient"),
+    "gsd": ("messages", "gradient"),
     "ignn": ("fixed-point",),
     "gcn": ("caching", "overwriting"),
     "gat": ("caching", "overwriting"),
@@ -61,11 +61,10 @@ def swarm(given: argparse.Namespace) -> None:
     for name in given.models.split(","):
         for rule in RULES[name]:
             torch.manual_seed(0)
-            how = {"rule": "gradient", "step": "momentum"} if rule == "momentum" else {"rule": rule}
             restart = 5 * STAGGER + 1 if rule == "overwriting" else None
             seen = hogwild.track(
-                MODELS[name](1, out_channels=1), scenario, **how, restart=restart, stagger=STAGGER,
-                delay=DELAY, every=3,
+                MODELS[name](1, out_channels=1), scenario, rule=rule, restart=restart,
+                stagger=STAGGER, delay=DELAY, every=3,
             )  # fmt: skip
             medians = {u: float(seen.after(u).nanmedian()) for u in (10, 25, 50, 90)}
             half = seen.after(50).flatten(1)

@@ -287,9 +287,7 @@ def limit(rule: str, ticks: int, stagger: int) -> int:
 def exact(result: Result, replica: int) -> ConvGNN:
     """A replica with the default recipe's exact solves in double precision, whatever the training
     used: asynchronous runs end at the minimiser, not at an unconverged iterate."""
-    config = replace(
-        result.config, recipe="default", dtype="float64", solver=None, solver_options={}
-    )
+    config = replace(result.config, recipe="default", dtype="float64")
     return check_model(single(config, result.task, result.ensemble, replica).cpu().eval())
 
 

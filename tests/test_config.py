@@ -81,7 +81,7 @@ def test_toml(tmp_path):
         ({"seed": 2**63}, f"seed={2**63}; expected an integer below {2**63}"),
         ({"data_seed": 2**44}, f"data_seed={2**44}; expected an integer below {2**44}"),
         ({"device": "meta"}, "device='meta'; expected cpu, cuda or cuda:1"),
-        ({"solver": ["newton"]}, r"solver=\['newton'\]; expected a string"),
+        ({"model": ["gcn"]}, r"model=\['gcn'\]; expected a string"),
     ],
 )
 def test_refused(given, says):

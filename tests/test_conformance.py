@@ -400,7 +400,6 @@ ENGINES = {
     "C": nodes_in_c,
 }
 LONG = {
-    "momentum": simulated("gradient", step="momentum"),
     "small balls": simulated("balls", radius=1),
     "agents by gradient": agents("gradient"),
     "agents with small balls": agents("balls", radius=1),
@@ -411,7 +410,7 @@ EVERY = ENGINES | LONG | {"actors": cluster(2, disorder=None)}
 
 # -- what is refused -------------------------------------------------------------------------------
 
-STEPS = ("messages", "gradient", "momentum")
+STEPS = ("messages", "gradient")
 BALLS = ("balls", "small balls")
 ROUNDS = ("caching", "waiting", "resending", "in step")
 TRACKS = ("track", "follow")

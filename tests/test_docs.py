@@ -22,6 +22,7 @@ from hogwild.training import MODELS, Config
 from hogwild_node.options import parser
 
 DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted([*DOCS.parent.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 def listed():
@@ -67,6 +68,27 @@ def test_nothing_is_fetched_to_read_a_page():
     fonts = set(re.findall(r"url\((.*?)\)", style.read_text("utf-8")))
     assert fonts
     assert all((style.parent / font).is_file() for font in fonts)
+
+
+def anchors(page):
+    """Where a link can lead on a page: its headings, and the anchors that it names itself."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    titles = (
+        re.sub(r"[^\w\s-]", "", title.lower()) for title in re.findall(r"^#+ (.*)$", text, re.M)
+    )
+    named = re.findall(r'<a id="(.*?)">', text)
+    return {re.sub(r"[-\s]+", "-", title.strip()) for title in titles} | {*named}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = link.partition("#")
+        if not name.startswith(("http", "mailto")):
+            found = page.parent / name if name else page
+            assert found.exists(), link
+            assert not anchor or anchor in anchors(found), link
 
 
 def test_training_names_every_task_and_model():

@@ -44,8 +44,8 @@ SEEDS = {"seed": 2**63, "data_seed": 2**44}
 seed of its own."""
 GENERAL: dict[str, Any] = {"dtype": "float64", "validate_every": 10, "log_every": 10}
 """Options for which neither the user nor the task gives a value."""
-GONE = ("deadline", "deadline_options")
-"""Options of earlier versions: an energy that was trained for a deadline loads and runs."""
+GONE = ("deadline", "deadline_options", "solver", "solver_options")
+"""Options of earlier versions: a model that was trained with them loads and runs."""
 UNBOUNDED = ("clip", "checkpoint_every")
 """Options that may be infinite, which JSON has no number for."""
 
@@ -161,10 +161,6 @@ class Config:
     data_seed: int = _option(
         0, "seed of the splits and of the order of mini-batches", DATA, NATURAL, DATA_SEED
     )
-    solver: str | None = _option(None, "name of the solver; none: the recipe's", SOLVES)
-    solver_options: dict[str, Any] = _option(
-        {}, "an option of that solver, such as max_iter=50", SOLVES
-    )
     warm_start: bool = _option(
         True, "start solves from the embeddings of the previous epoch", SOLVES
     )
@@ -241,7 +237,7 @@ class Config:
     def as_dict(self) -> dict[str, Any]:
         """A dictionary that JSON can hold; :meth:`from_dict` is the inverse."""
         out = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("task_options", "model_options", "solver_options"):
+        for name in ("task_options", "model_options"):
             out[name] = dict(out[name])
         out["decay"] = list(self.decay)
         for name in UNBOUNDED:

@@ -32,10 +32,6 @@ def complaint(capsys):
     return lines[0]
 
 
-def test_complete(tmp_path, capsys):
-    assert train(tmp_path, SOURCE) == 0
-
-
 @pytest.mark.parametrize("attribute", [*ATTRIBUTES, "graphs"])
 def test_an_attribute_is_missing(attribute, tmp_path, capsys):
     source = f"{SOURCE}\n\ndel Chains.{attribute}\n"
@@ -111,11 +107,6 @@ def test_a_function_that_returns_graphs(tmp_path, capsys):
     assert "gcn on own data" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["(0.9, 500)", "(0.9,500)", "0.9,500", "0.9, 500", "[0.9, 500]"])
-def test_decay_as_one_writes_it(text, tmp_path, capsys):
-    assert train(tmp_path, SOURCE, "--decay", text) == 0
-
-
 @pytest.mark.parametrize("text", ["0.9", "(0.9; 500)", "(2, 500)", "(0.9, 0.5)", "()"])
 def test_decay_that_is_none(text, tmp_path, capsys):
     assert train(tmp_path, SOURCE, "--decay", text) == 2
@@ -151,21 +142,6 @@ def test_none_on_the_command_line_is_a_value(tmp_path, capsys):
     assert (config["batch_size"], config["patience"]) == (None, 3)
 
 
-def test_a_table_that_is_none(tmp_path, capsys):
-    path = tmp_path / "run.toml"
-    path.write_text(f"task = '{TASK}'\ntask_options = 'length'\n")
-    for flags in ([], ["--task-option", "length=3"]):
-        assert main(["train", "--config", str(path), *flags]) == 2
-        assert "'length'; expected a table of options" in capsys.readouterr().err
-
-
-def test_all_replicas_failed_is_not_converged(capsys):
-    flags = ["--solver", "lbfgs", "--solver-option", "max_iter=1", "--epochs", "2"]
-    with pytest.warns(UserWarning, match="did not converge"):
-        assert main(["train", TASK, *flags]) == 3
-    assert "forward solve failed" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -183,7 +159,6 @@ def test_all_replicas_failed_is_not_converged(capsys):
         (["train", "mine.toml"], "hogwild train --config mine.toml"),
         (["train", TASK, "--resume", "--epochs", "0"], "--epochs 0"),
         (["train", TASK, "--folder", __file__], "cannot be used (File exists)"),
-        (["train", TASK, "--tensorboard", __file__, "--epochs", "1"], "File exists"),
         (["train", TASK, "--seed", "9" * 20], "--seed 99999999999999999999; expected"),
     ],
 )
@@ -244,17 +219,6 @@ def test_a_folder_without_a_run(verb, tmp_path, capsys):
         assert says in captured.err
         assert captured.err.startswith("hogwild: ")
         assert captured.out == ""
-
-
-def test_a_task_that_lacks_something(trained, tmp_path, capsys):
-    """The file has changed since training: the message names it, and there is no traceback."""
-    source = Path(TASK.rpartition(":")[0]).read_text()
-    path = tmp_path / "changed.py"
-    path.write_text(f"{source}\n\ndel Chains.metric\n")
-    assert main(["evaluate", trained, "--task", f"{path}:Chains"]) == 2
-    said = capsys.readouterr().err
-    assert "changed.py:Chains' lacks metric; expected the attributes" in said
-    assert len(said.splitlines()) == 1
 
 
 # Every model on nodes, on graphs and with edge features; every task with a solve and with layers.

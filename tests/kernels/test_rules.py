@@ -24,7 +24,6 @@ RULES = {
     "constant": lambda problem: gradient_rule(problem, 0.05),
     "certified": lambda problem: gradient_rule(problem, "certified", age=3),
     "auto": gradient_rule,
-    "momentum": lambda problem: gradient_rule(problem, "momentum"),
     "messages": message_rule,
     "messages, constant": lambda problem: message_rule(problem, 0.05),
 }

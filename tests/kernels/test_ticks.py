@@ -122,13 +122,12 @@ def test_many_nodes_with_many_degrees_are_the_same(rule, options):
 
 
 @pytest.mark.parametrize("rule", ["constant", "auto", "messages"])
-def test_runs_of_one_graph_read_the_features_of_the_first(rule):
+def test_several_runs_are_the_same(rule):
     model = randomise(EnergyGNN(2, out_channels=1).double(), 0.3, 0)
     x = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), **DOUBLE)
     with torch.no_grad():
         problem = model.problem(Inputs(x, SIMPLE).repeat(5)).detach()
     one, two = pair(problem, rule, problem.start(), seed=2, runs=5)
-    assert one.kernel._rule.alike
     same(one, two, 30, 1e-12 if rule == "constant" else 1e-6)
 
 

@@ -171,7 +171,7 @@ def test_get():
     assert isinstance(tasks.get("chains", length=3), tasks.Chains)
     with pytest.raises(ConfigError, match=r"did you mean 'counting'.*: chains, coordinates,"):
         tasks.get("couning")
-    with pytest.raises(ConfigError, match=r"did you mean 'length'.*classes, copies, length"):
+    with pytest.raises(ConfigError, match=r"did you mean 'length'.*classes, length"):
         tasks.get("chains", lenght=3)
     with pytest.raises(ConfigError, match="unknown task 'zzz'; expected one of"):
         tasks.get("zzz")

@@ -65,14 +65,9 @@ def test_constant(task):
     assert error == pytest.approx(math.hypot(0.475, 0.377), abs=0.02)
 
 
-def test_disconnected():
-    loose = tasks.get("coordinates", num_graphs=20, num_nodes=6, radius=0.1, connected=False)
-    assert any(g.num_edges < 10 for g in loose.graphs)
-    with pytest.raises(ConfigError, match="connected=False"):
-        tasks.get("coordinates", num_graphs=1, num_nodes=12, radius=0.05)
-
-
 def test_bad_options():
+    with pytest.raises(ConfigError, match="expected a larger radius, or more points"):
+        tasks.get("coordinates", num_graphs=1, num_nodes=12, radius=0.05)
     for options in ({"num_graphs": 0}, {"num_nodes": 1}, {"radius": 0.0}):
         with pytest.raises(ConfigError, match=next(iter(options))):
             tasks.get("coordinates", **options)

@@ -32,18 +32,6 @@ def test_round_trip_is_exact(tmp_path):
         assert torch.equal(found.tensors[name], tensor)
 
 
-def test_model_round_trip(tmp_path):
-    first, second = (
-        EnergyGNN(2, out_channels=1, replicas=3),
-        EnergyGNN(2, out_channels=1, replicas=3),
-    )
-    checkpoint.save(tmp_path, first)
-    checkpoint.load(tmp_path, second)
-    assert all(
-        torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True)
-    )
-
-
 def test_another_model_is_refused_and_left_alone(tmp_path):
     checkpoint.save(tmp_path, EnergyGNN(2, out_channels=1))
     for other in (
@@ -57,22 +45,13 @@ def test_another_model_is_refused_and_left_alone(tmp_path):
         assert all(torch.equal(p, q) for p, q in zip(before, other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 100, -1])
-def test_truncated_files_are_refused(tmp_path, size):
-    checkpoint.save(tmp_path, tensors())
-    (file,) = tmp_path.glob("*.safetensors")
-    whole = file.read_bytes()
-    file.write_bytes(whole[:size])
-    with pytest.raises(CheckpointError, match="damaged"):
-        checkpoint.load(tmp_path)
-
-
-def test_every_flipped_bit_is_noticed(tmp_path):
+def test_truncated_files_and_flipped_bits_are_refused(tmp_path):
     checkpoint.save(tmp_path, {"a": torch.zeros(2)})
     (file,) = tmp_path.glob("*.safetensors")
     whole = file.read_bytes()
-    for at in range(0, len(whole), 3):
-        file.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+    flipped = (whole[:i] + bytes([whole[i] ^ 4]) + whole[i + 1 :] for i in range(0, len(whole), 3))
+    for damaged in (*(whole[:size] for size in (0, 1, 7, -1)), *flipped):
+        file.write_bytes(damaged)
         with pytest.raises(CheckpointError, match="damaged"):
             checkpoint.load(tmp_path)
 

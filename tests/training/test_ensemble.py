@@ -90,11 +90,3 @@ def test_one_fold_for_all_replicas():
     assert torch.equal(seen[0].test[0], seen[0].test[2])
     with pytest.raises(ConfigError, match="fold=3 of 'tiny sums'; expected a fold from 0 to 2"):
         train(Sums(), model="gcn", epochs=1, fold=3)
-
-
-def test_drawing_does_not_touch_the_callers_random_state():
-    torch.manual_seed(3)
-    expected = torch.rand(4)
-    torch.manual_seed(3)
-    train(Chains(), model="gcn", epochs=2, replicas=2)
-    assert torch.equal(torch.rand(4), expected)

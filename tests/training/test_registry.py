@@ -8,12 +8,10 @@ from tiny_tasks import Sums
 
 from hogwild.errors import ConfigError
 from hogwild.models.base import Kind
-from hogwild.models.implicit import ImplicitConv
-from hogwild.solvers import LBFGS, Anderson, Newton, Picard
+from hogwild.solvers import LBFGS, Newton, Picard
 from hogwild.training import MODELS, Config
 from hogwild.training.registry import (
     PAPER,
-    as_stored,
     at_hand,
     build,
     device_of,
@@ -43,22 +41,12 @@ def test_paper_sizes_and_solvers():
     assert fixed.solver == Picard(max_iter=500, atol=1e-5, rtol=0.0)
     attention = build(Config.of(model="energy-attention"), Sums(), None).conv
     assert (attention.heads, attention.message) == (2, "edge")
-    own = Config.of(solver="lbfgs", solver_options={"max_iter": 7})
-    assert build(own, Sums(), None).conv.solver == LBFGS(max_iter=7)
-
-
-def solver(**options):
-    model = build(Config.of(**options), Sums(), None)
-    return next(part.solver for part in model.modules() if isinstance(part, ImplicitConv))
-
-
-def test_a_recipe_leaves_exact_solves_alone():
-    assert solver(recipe="paper", model="eignn") == solver(model="eignn")
+    exact = [Config.of(recipe=recipe, model="eignn") for recipe in ("default", "paper")]
+    one, same = (build(config, Sums(), None).conv.solver for config in exact)
+    assert one == same  # a recipe leaves exact solves alone
     iterate = {"model": "eignn", "model_options": {"method": "iterate"}}
-    assert solver(recipe="paper", **iterate) == PAPER[Kind.FIXED_POINT]
-    assert isinstance(solver(model="ignn", solver="anderson"), Anderson)
-    with pytest.raises(ConfigError, match="method='closed' needs no solver"):
-        solver(model="eignn", solver="picard")
+    found = build(Config.of(recipe="paper", **iterate), Sums(), None).conv
+    assert found.solver == PAPER[Kind.FIXED_POINT]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +56,6 @@ def test_a_recipe_leaves_exact_solves_alone():
         ({"model_options": {"hiden_channels": 3}}, "did you mean 'hidden_channels'"),
         ({"model_options": {"bta": 3}}, "did you mean 'beta'"),
         ({"model_options": {"replicas": 3}}, "decided by the task or the training"),
-        ({"solver": "newtn"}, "did you mean 'newton'"),
-        ({"solver": "newton", "solver_options": {"max_it": 3}}, "did you mean 'max_iter'"),
-        ({"solver_options": {"max_iter": 3}}, "without a solver"),
-        ({"model": "gcn", "solver": "newton"}, "solves nothing"),
-        ({"model": "ignn", "solver": "newton"}, "no energy to minimise; .* anderson, picard"),
     ],
 )
 def test_models_refused(given, says):
@@ -108,18 +91,6 @@ def test_the_widths_of_energies_follow_the_embeddings(k, expected):
     named = {"widths": [3, 5], "message_channels": 1, "hidden_channels": k}
     config = spelled_out(Config.of(model="energy-edge", model_options=named))
     assert widths(build(config, Sums(), None)) == ([3, 5], 1)
-
-
-def test_a_stored_run_keeps_its_widths():
-    """A new run names its widths. An older one does not, and has the paper's."""
-    wide = {"hidden_channels": 32}
-    new = spelled_out(Config.of(model="energy-edge", model_options=wide)).model_options
-    assert (new["widths"], new["message_channels"]) == ([8, 8], 4)
-    assert as_stored("energy-edge", new) == new
-    old = as_stored("energy-edge", wide)
-    assert (old["widths"], old["message_channels"]) == ([4, 4], 2)
-    for name, options in (("energy-edge", {"hidden_channels": 8}), ("ignn", wide), ("Own", wide)):
-        assert as_stored(name, options) == options
 
 
 def test_options_of_soft_models():

@@ -84,10 +84,10 @@ def certify_steps(
             "and a step of gradient descent is certified for a bound on it: bound them (burst=...)"
         )
         return replace(facts, reason=reason)
-    if step in ("auto", "momentum"):
+    if step == "auto":
         reason = (
-            f"steps of step={step!r} are observed to converge; nothing is proved about them. "
-            f"step='certified' is proved"
+            "steps of step='auto' are observed to converge; nothing is proved about them. "
+            "step='certified' is proved"
         )
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else float(step)

@@ -14,7 +14,7 @@ from hogwild.cli.common import FILES, Outcome, Trained
 from hogwild.cli.options import Verb, argument, option
 from hogwild.errors import ConfigError
 
-OPTIONAL = ("matplotlib", "pandas", "tensorboard", "lightning", "zenoh", "cryptography", "jax")
+OPTIONAL = ("matplotlib", "pandas", "lightning", "zenoh", "cryptography", "jax")
 """Packages of extras, and packages that benchmarks compare with."""
 
 

@@ -51,7 +51,6 @@ class Train(Verb):
         None, "where everything that the run leaves behind goes", metavar="FOLDER"
     )
     resume: bool = option(False, "go on with the run in --folder")
-    tensorboard: str | None = option(None, "logs for TensorBoard", metavar="FOLDER")
     quiet: bool = option(False, "no progress bar")
     settings: Mapping[str, Any] = each(Config)
 
@@ -82,7 +81,6 @@ class Train(Verb):
                 folder=self.folder,
                 resume=self.resume,
                 progress=not self.quiet and not self.json and sys.stderr.isatty(),
-                tensorboard=self.tensorboard,
                 callback=interruptible,
             )
         data = {**result.as_dict(), "folder": self.folder}

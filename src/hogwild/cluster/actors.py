@@ -287,7 +287,8 @@ class Actors(Engine):
         self.down: dict[int, float] = {}  # when to try again with actors that have died
         self.owns = connect(address, count, cpus, gpus)
         self.actors: list[Any] = []
-        made = ray.remote(concurrency_groups={"receive": 1, "control": 2})(Actor).options(
+        remote: Any = ray.remote
+        made = remote(concurrency_groups={"receive": 1, "control": 2})(Actor).options(
             num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, scheduling_strategy="SPREAD"
         )
         try:

@@ -162,7 +162,7 @@ class Whole:
     def checksum(self) -> str:
         """A checksum of all arrays."""
         found = hashlib.sha256()
-        arrays = {"edge_index": self.edge_index.T, "x": self.x}
+        arrays: dict[str, Any] = {"edge_index": self.edge_index.T, "x": self.x}
         arrays |= {"edge_attr": self.edge_attr, "edge_weight": self.edge_weight}
         arrays |= {f"node {name}": value for name, value in self.node_fields.items()}
         arrays |= {f"edge {name}": value for name, value in self.edge_fields.items()}
@@ -170,7 +170,7 @@ class Whole:
             if value is not None:
                 found.update(f"{name} {value.dtype} {value.shape}".encode())
                 for start in range(0, len(value), ROWS):
-                    found.update(np.ascontiguousarray(value[start : start + ROWS]))
+                    found.update(np.ascontiguousarray(value[start : start + ROWS]).data)
         return found.hexdigest()
 
     def inputs(self) -> Inputs:

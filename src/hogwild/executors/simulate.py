@@ -86,7 +86,7 @@ def simulate(
             condition number up to 100, ``"messages"`` for other energies, ``"fixed-point"`` for
             fixed points, and ``"caching"`` for layers: it ends at the synchronous answer. The
             paper's rules are ``"gradient"`` and ``"overwriting"``.
-        step: ``"auto"``, ``"momentum"``, ``"certified"`` or a number, for gradient steps. With
+        step: ``"auto"``, ``"certified"`` or a number, for gradient steps. With
             ``rule="auto"``, all but ``"auto"`` select gradient steps.
         radius: With ``rule="balls"``: the hops within which a node solves for others, too.
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
-from hogwild.kernels.alike import alike
 from hogwild.kernels.energy import Sizes
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.kernels.posing import Design
@@ -25,7 +24,7 @@ from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, safeguard
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.gradient import LEAST, RISE, SHRINK, GradientRule, MomentumRule
+from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.tree import arrays
 
@@ -48,17 +47,16 @@ class _Field(ctypes.Structure):
 NUMBERS = (
     "hold", "reach", "passes", "enough", "arrived", "window", "margin", "strikes", "credit", "turn",
     "swing", "ease", "doubt", "floor", "memory", "rest", "most", "leash", "damping", "rate",
-    "fall", "rise", "shrink", "pace", "least",
 )  # fmt: skip
 MEMORY = (
     "gradient", "block", "damped", "last", "own", "near", "sent", "move", "share", "before",
-    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times", "pace",
+    "count", "score", "turns", "favour", "failures", "peak", "home", "left", "times",
 )  # fmt: skip
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
     *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes",
-                              "alike", "lane_weights")),
+                              "lane_weights")),
     ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
     *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
 ]  # fmt: skip
@@ -77,7 +75,6 @@ class _Turn(ctypes.Structure):
 
 def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     rate = gradient.rate if isinstance(gradient.rate, float) else 0.0
-    keeps = gradient if isinstance(gradient, MomentumRule) else MomentumRule
     return {
         "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
         "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": safeguard.WINDOW,
@@ -85,8 +82,7 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
         "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,
         "rest": safeguard.REST, "most": safeguard.LONGEST, "leash": safeguard.LEASH,
-        "damping": gradient.damping, "rate": rate, "fall": keeps.fall, "rise": RISE,
-        "shrink": SHRINK, "pace": keeps.largest_pace, "least": LEAST,
+        "damping": gradient.damping, "rate": rate,
     }  # fmt: skip
 
 
@@ -96,8 +92,6 @@ def memory_of(rule: Rule, gradient: GradientRule) -> dict[str, tuple[Any, str]]:
     if gradient.auto:
         parts = {"block": "block", "damped": "trust", "last": "last"}
         kept |= {name: (gradient, attribute) for name, attribute in parts.items()}
-    if isinstance(gradient, MomentumRule):
-        kept |= {name: (gradient, name) for name in ("pace", "peak", "before")}
     if isinstance(rule, MessageRule):
         kept |= {name: (rule, name) for name in ("own", "near", "sent", "known")}
         names = ("share", "before", "count", "score", "turns", "favour", "failures", "peak", "lost")
@@ -252,8 +246,7 @@ def _usual(design: Design) -> bool:
 def _refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
     """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
     update; ``None``: it has one."""
-    known = (GradientRule,) if isinstance(rule, MessageRule) else (GradientRule, MomentumRule)
-    if type(gradient) not in known or type(gradient.model) is not Energy:
+    if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
     if torch.is_grad_enabled() and any(x.requires_grad for x, _ in arrays(model)):
@@ -326,7 +319,6 @@ class RuleKernel:
         self._alive: list[Any] = [rows, variable, rates]
         at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
               "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
-              "alike": alike(rows.nodes, rows.edges, self.begin),
               "lane_weights": rows.beside}  # fmt: skip
         remembered = memory_of(rule, gradient)
         for name in MARKS:
@@ -356,7 +348,7 @@ class RuleKernel:
         assert isinstance(self.model, Energy)
         rows = Rows.of(self.model, self.order)
         self._posed = rows  # the compiled code holds addresses only
-        self._rule.weights, self._rule.alike = address(rows.weights), None
+        self._rule.weights = address(rows.weights)
         self._rule.of_edges, self._rule.of_nodes = address(rows.edges), address(rows.nodes)
 
     def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:

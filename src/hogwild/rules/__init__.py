@@ -88,9 +88,9 @@ def sooner(rule: str, *, moving: bool = False) -> str:
 def fitting(problem: AnyProblem) -> dict[str, About]:
     """The rules that fit a problem, by name; ``"auto"`` is the first.
 
-    * *Energies*: ``"messages"``, the paper's gradient steps, ``"gradient"`` (``step="momentum"``
-      makes them faster), or solves of balls, ``"balls"``. Gradient steps come first where the
-      condition number is known beforehand and at most :data:`~hogwild_node.soft.QUICK`.
+    * *Energies*: ``"messages"``, the paper's gradient steps, ``"gradient"``, or solves of
+      balls, ``"balls"``. Gradient steps come first where the condition number is known beforehand
+      and at most :data:`~hogwild_node.soft.QUICK`.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"caching"``, which ends at the synchronous answer on every graph, for layers of
       any widths and with losses; ``"overwriting"`` (the paper's semantics), ``"waiting"``, or

@@ -9,7 +9,7 @@ from typing import Any
 from hogwild.errors import is_number
 from hogwild_node.rules import Rule
 
-STEPS = ("a number", "certified", "momentum")
+STEPS = ("a number", "certified")
 """Kinds of steps beside ``"auto"``."""
 CONVEX = "training with a larger beta (of a soft energy: a smaller condition or reach)"
 MORE = "more ticks, if runs still come nearer"

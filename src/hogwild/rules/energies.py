@@ -8,8 +8,6 @@ r"""The rules for energies: gradient steps, and messages; and the step sizes, by
   Convergence is proved in the documentation ("Asynchrony", "The mathematics").
 * ``"auto"``: the inverse of the node's own curvature block, damped
   (:mod:`hogwild_node.rules.gradient`).
-* ``"momentum"``: the same, and a node keeps part of its last move
-  (:class:`hogwild_node.rules.MomentumRule`). Two to five times fewer updates on trained models.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from hogwild.errors import ConfigError, is_number
 from hogwild.problems.base import Objective
 from hogwild.rules.base import CONVEX, MORE, SOLVE, STEPS, About
 from hogwild_node.local import BothSides, LocalEnergy
-from hogwild_node.rules import GradientRule, MessageRule, MomentumRule
+from hogwild_node.rules import GradientRule, MessageRule
 from hogwild_node.soft import QUICK
 
 THETA = 0.95
@@ -71,7 +69,7 @@ def gradient_rule(
 
     Args:
         problem: The energy.
-        step: A positive number, ``"certified"``, ``"momentum"`` or ``"auto"``.
+        step: A positive number, ``"certified"`` or ``"auto"``.
         age: D', needed by the certified step; ``None`` where no bound holds.
         moving: Whether the problem may change (:meth:`~hogwild_node.Rule.pose`): the neighbours
             then send their shares of the bounds, too.
@@ -83,8 +81,6 @@ def gradient_rule(
     node: LocalEnergy | BothSides = problem.node
     if problem.node.pairwise and not (moving or letters):
         node = BothSides(problem.node, graph.src, graph.reverse)
-    if step == "momentum":
-        return MomentumRule(node, everyone, problem.channels)
     rate: Tensor | float | None = None
     bounded = False
     if step == "certified":

@@ -5,8 +5,7 @@ and processed files.
 
 **MUTAG and PROTEINS**, one class a graph, from the TUDataset collection.
 
-**Data.** MUTAG: 188 nitroaromatic compounds, atoms one-hot [n, 7], mutagenic or not; ``bonds=True``
-adds the bond's type one-hot as edge feature [E, 4] (the paper speaks of atoms only). PROTEINS:
+**Data.** MUTAG: 188 nitroaromatic compounds, atoms one-hot [n, 7], mutagenic or not. PROTEINS:
 1,113 proteins, type of secondary structure one-hot [n, 3], enzyme or not.
 
 **Protocol.** 10 folds, stratified by class; accuracy on the held-out fold (× 5 seeds of the
@@ -40,9 +39,9 @@ atoms     atomic number (119), chirality (5), degree (12), formal charge (12),  
 bonds     type (5), stereo (6), conjugated (2)                                     13
 ========  =======================================================================  ==============
 
-Features are one-hot, feature after feature. ``encoding="present"`` keeps a column for each category
-that occurs in the data set and none for a feature that never varies (31 and 5 columns: radical
-electrons and stereo never vary); ``encoding="ogb"`` keeps them all (1.6 GB of features).
+Features are one-hot, feature after feature: a column for each category that occurs in the data set
+and none for a feature that never varies (31 and 5 columns: radical electrons and stereo never
+vary).
 
 **Protocol.** The published split, 10,873 / 2,331 / 2,331 (training, validation, test graphs in this
 order). *Func*: ten labels a peptide; loss binary cross-entropy; metric average precision, mean over
@@ -73,7 +72,7 @@ from torch_geometric.data import Data
 from torch_geometric.datasets import PPI as Networks
 from torch_geometric.datasets import LRGBDataset, TUDataset
 
-from hogwild.errors import DataError, require_one_of, require_positive
+from hogwild.errors import DataError, require_positive
 from hogwild.metrics import (
     ACCURACY,
     AVERAGE_PRECISION,
@@ -87,7 +86,6 @@ from hogwild.tasks.base import Task, published
 
 ATOM = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 BOND = (5, 6, 2)
-ENCODINGS = ("present", "ogb")
 PARTS = ("train", "val", "test")
 T = TypeVar("T")
 
@@ -170,14 +168,18 @@ def _same(given: Path, place: Path) -> bool:
 
 
 class TUTask(Task):
-    """Graph classification on one of the TUDataset collection."""
+    """Graph classification on one of the TUDataset collection.
+
+    Args:
+        download: Whether missing files may be downloaded.
+    """
 
     minimised, reported = CROSS_ENTROPY, ACCURACY
     pool = "mean"
     dataset: ClassVar[str]
     """The collection's name for it."""
 
-    def __init__(self, bonds: bool, download: bool) -> None:
+    def __init__(self, *, download: bool = True) -> None:
         def load(root: Path) -> TUDataset:
             return TUDataset(str(root), self.dataset)
 
@@ -185,52 +187,28 @@ class TUTask(Task):
         data = prepared(
             self.dataset,
             f"TUDataset/{self.dataset}/raw",
-            [f"{self.dataset}_{p}.txt" for p in (*parts, *(["edge_labels"] if bonds else []))],
+            [f"{self.dataset}_{part}.txt" for part in parts],
             f"{self.dataset}/raw",
             load,
             download=download,
         )
         self.in_channels, self.out_channels = data.num_node_features, data.num_classes
-        self.edge_dim = data.num_edge_features if bonds else None
-        self.graphs = [
-            Data(
-                x=g.x.float(),
-                edge_index=g.edge_index,
-                edge_attr=g.edge_attr.float() if bonds else None,
-                y=g.y,
-            )
-            for g in data
-        ]
+        self.graphs = [Data(x=g.x.float(), edge_index=g.edge_index, y=g.y) for g in data]
         self.strata = torch.cat([g.y for g in self.graphs])
 
 
 class Mutag(TUTask):
-    """Is the compound mutagenic?
-
-    Args:
-        bonds: Give the type of each bond as ``edge_attr``.
-        download: Whether missing files may be downloaded.
-    """
+    """Is the compound mutagenic?"""
 
     name = "mutag"
     dataset = "MUTAG"
 
-    def __init__(self, bonds: bool = False, *, download: bool = True) -> None:
-        super().__init__(bonds, download)
-
 
 class Proteins(TUTask):
-    """Is the protein an enzyme?
-
-    Args:
-        download: Whether missing files may be downloaded.
-    """
+    """Is the protein an enzyme?"""
 
     name = "proteins"
     dataset = "PROTEINS"
-
-    def __init__(self, *, download: bool = True) -> None:
-        super().__init__(False, download)
 
 
 class PPI(Task):
@@ -260,23 +238,19 @@ class Peptides(Task):
     """Graphs of the peptides; a subclass has the targets.
 
     Args:
-        encoding: ``"present"`` or ``"ogb"``.
         limit: Keep this many training, validation and test graphs each; ``None``: all.
         download: Whether missing files may be downloaded.
     """
 
     pool = "mean"
 
-    def __init__(
-        self, encoding: str = "present", *, limit: int | None = None, download: bool = True
-    ) -> None:
-        require_one_of(ENCODINGS, encoding=encoding)
+    def __init__(self, *, limit: int | None = None, download: bool = True) -> None:
         if limit is not None:
             require_positive("limit", limit)
         parts = [part[:limit] for part in self._parts(download)]
         graphs = [g for part in parts for g in part]
-        atoms = one_hot(torch.cat([g.x for g in graphs]), ATOM, encoding)
-        bonds = one_hot(torch.cat([g.edge_attr for g in graphs]), BOND, encoding)
+        atoms = one_hot(torch.cat([g.x for g in graphs]), ATOM)
+        bonds = one_hot(torch.cat([g.edge_attr for g in graphs]), BOND)
         self.in_channels, self.edge_dim = atoms.size(1), bonds.size(1)
         self.out_channels = graphs[0].y.size(1)
         rows = zip(
@@ -324,7 +298,7 @@ class PeptidesStruct(Peptides):
     minimised, reported = MSE, MAE
 
 
-def one_hot(code: Tensor, sizes: tuple[int, ...], encoding: str) -> Tensor:
+def one_hot(code: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Categories [n, len(sizes)] as float32 columns; see the module's docstring."""
     columns = []
     for feature, size in zip(code.T.long(), sizes, strict=True):
@@ -333,12 +307,9 @@ def one_hot(code: Tensor, sizes: tuple[int, ...], encoding: str) -> Tensor:
                 f"a categorical feature ranges over {int(feature.min())} … {int(feature.max())}; "
                 f"expected OGB's categories 0 … {size - 1}"
             )
-        if encoding == "present":
-            kinds, feature = feature.unique(return_inverse=True)
-            size = len(kinds)
-            if size < 2:
-                continue
-        columns.append(F.one_hot(feature, size).to(torch.float32))
+        kinds, number = feature.unique(return_inverse=True)
+        if len(kinds) > 1:
+            columns.append(F.one_hot(number, len(kinds)).to(torch.float32))
     return torch.cat(columns, 1) if columns else code.new_zeros(len(code), 0, dtype=torch.float32)
 
 

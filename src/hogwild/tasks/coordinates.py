@@ -3,8 +3,7 @@ r"""Coordinates: relative localisation from distances to neighbours.
 **Data.** 1,500 graphs of 20 points, uniform in the unit square, joined where they are at most 0.5
 apart. Features are one-hot ids [20, 20], the distance is the edge's feature [E, 1]. Every node
 predicts a position in the plane. The paper does not say that graphs are connected. Distances
-between separate parts of a graph cannot be known, so graphs are redrawn until they are connected
-(unless ``connected=False``).
+between separate parts of a graph cannot be known, so graphs are redrawn until they are connected.
 
 **Loss** :math:`\frac{1}{P} \sum_{i<j} (\|z_i - z_j\| - d_{ij})^2` over all pairs of nodes of all
 graphs, also those that no edge joins: any rotation of the positions is right. **Metric** the root
@@ -17,6 +16,7 @@ distances best, found by majorisation (SMACOF; de Leeuw, 1977) from points on a 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -44,7 +44,6 @@ class Coordinates(Task):
         num_graphs: Number of graphs.
         num_nodes: Points in each graph; x is the identity of this size.
         radius: Points at most this far apart are neighbours.
-        connected: Redraw graphs that are not connected.
         seed: Graph g is a function of (``seed``, g) alone.
     """
 
@@ -59,31 +58,31 @@ class Coordinates(Task):
         num_nodes: int = 20,
         radius: float = 0.5,
         *,
-        connected: bool = True,
         seed: int = 0,
     ) -> None:
         require_positive("num_graphs", num_graphs)
         require_integer("num_nodes", num_nodes, 2, ": the loss is on pairs")
         if not radius > 0:
             raise ConfigError(f"radius={radius!r}; expected a positive number")
-        self.in_channels = num_nodes
-        self.radius, self.connected = radius, connected
+        self.in_channels, self.radius = num_nodes, radius
         self.graphs = [self._graph(np.random.default_rng([seed, g])) for g in range(num_graphs)]
 
     def _graph(self, random: np.random.Generator) -> Data:
-        n = self.in_channels
-        for _ in range(PATIENCE):
-            position = random.random((n, 2))
-            distance = squareform(pdist(position))
-            near = distance <= self.radius
-            if not self.connected or connected_components(near)[0] == 1:
-                break
-        else:
-            raise ConfigError(
-                f"{PATIENCE} draws of {n} points with radius={self.radius} gave no connected "
-                f"graph; expected a larger radius, more points, or connected=False"
-            )
+        (position,) = self._connected(lambda: random.random((1, self.in_channels, 2)))
+        distance = squareform(pdist(position))
         return self._data(position, distance, distance)
+
+    def _connected(self, draw: Callable[[], np.ndarray]) -> np.ndarray:
+        """Positions at some moments [T, n, 2] whose graphs are all connected."""
+        for _ in range(PATIENCE):
+            path = draw()
+            near = (squareform(pdist(position)) <= self.radius for position in path)
+            if all(connected_components(each)[0] == 1 for each in near):
+                return path
+        raise ConfigError(
+            f"{PATIENCE} draws of {self.in_channels} points with radius={self.radius} gave no "
+            f"connected graphs; expected a larger radius, or more points"
+        )
 
     def _data(self, position: np.ndarray, distance: np.ndarray, measured: np.ndarray) -> Data:
         """Points [n, 2] with their distances [n, n], and with measured ones for the edges."""

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
@@ -32,7 +31,7 @@ from hogwild.errors import ConfigError, DataError, require_integer, require_posi
 from hogwild.metrics import MSE, RMSE
 from hogwild.tasks.base import Split, Task, cross_validation
 from hogwild.tasks.benchmarks import absent, data_home
-from hogwild.tasks.coordinates import PATIENCE, Coordinates
+from hogwild.tasks.coordinates import Coordinates
 from hogwild.tasks.synthetic import undirected
 
 
@@ -131,7 +130,7 @@ class MovingSwarm(Sequences, Coordinates):
         require_positive("sequences", sequences)
         require_integer("num_nodes", num_nodes, 2, ": the loss is on pairs")
         self.moments, self.in_channels = require_positive("moments", moments), num_nodes
-        self.radius, self.connected = radius, True
+        self.radius = radius
         self.graphs = [
             graph
             for s in range(sequences)
@@ -139,16 +138,10 @@ class MovingSwarm(Sequences, Coordinates):
         ]
 
     def _sequence(self, random: np.random.Generator, speed: float, noise: float) -> list[Data]:
-        for _ in range(PATIENCE):
-            path = waypoints(self.in_channels, self.moments - 1, speed, random)
-            distances = [squareform(pdist(place)) for place in path]
-            if all(connected_components(d <= self.radius)[0] == 1 for d in distances):
-                pairs = zip(path, distances, strict=True)
-                return [self._data(place, d, _noisy(d, noise, random)) for place, d in pairs]
-        raise ConfigError(
-            f"{PATIENCE} draws of {self.in_channels} robots with radius={self.radius} gave no "
-            f"sequence of connected graphs; expected a larger radius or more robots"
-        )
+        n, steps = self.in_channels, self.moments - 1
+        path = self._connected(lambda: waypoints(n, steps, speed, random))
+        pairs = [(place, squareform(pdist(place))) for place in path]
+        return [self._data(place, d, _noisy(d, noise, random)) for place, d in pairs]
 
 
 def _noisy(distance: np.ndarray, noise: float, random: np.random.Generator) -> np.ndarray:

@@ -39,7 +39,6 @@ def train(
     folder: str | Path | None = None,
     resume: bool = False,
     progress: bool | None = None,
-    tensorboard: str | Path | None = None,
     callback: Callable[[Loop], None] | None = None,
     **options: Any,
 ) -> Result:
@@ -63,7 +62,6 @@ def train(
             not saved.
         resume: Resume the run in that folder, or start it if there is none.
         progress: Show a progress bar; by default in a terminal or a notebook.
-        tensorboard: A folder for TensorBoard's logs.
         callback: Called as ``callback(loop)`` after every epoch.
         options: Everything in :class:`~hogwild.training.Config`, such as ``recipe="paper"``,
             ``epochs``, ``lr``, ``replicas``, ``folds``, ``seed``.
@@ -99,7 +97,7 @@ def train(
         going_on = where is not None and checkpoint.check_folder(where, config, resume)
         if config.standardize and (given is None or not network.features.fitted):
             network.features.fit(resolved.graphs, members.train.cpu())
-        log = Log(None if where is None else where / "metrics.jsonl", tensorboard)
+        log = Log(None if where is None else where / "metrics.jsonl")
         loop = Loop(config, resolved, network, members, state, log, callback)
         if going_on:
             loop.resume()
@@ -115,7 +113,6 @@ def train(
             loop.run(progress)
             metrics = measure(loop)
         finally:
-            log.close()
             if not named:  # the user's model gets its own settings back
                 for part, on_failure in failures.items():
                     part.on_failure = on_failure
@@ -152,9 +149,8 @@ def _of_built(config: Config, network: ConvGNN, task: Task) -> Config:
             f"{type(network).__name__}({task.in_channels}, {task.out_channels}, ...)"
         )
     replicas = network.replicas or 1
-    options = {k: getattr(config, k) for k in ("model_options", "solver", "solver_options")}
-    options["replicas"] = None if config.replicas in (1, replicas) else config.replicas
-    for name, value in options.items():
+    given = None if config.replicas in (1, replicas) else config.replicas
+    for name, value in {"model_options": config.model_options, "replicas": given}.items():
         if value:
             raise ConfigError(
                 f"{name}={value!r} was given with a model that is already built (replicas: "

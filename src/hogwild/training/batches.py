@@ -69,19 +69,6 @@ def mini_batches(used: Tensor, size: int | None, seed: int, turn: int = 0) -> li
     return [c for c in chunks if c.numel()]
 
 
-def portions(used: Tensor, trained: Tensor, size: int | None, seed: int) -> list[Tensor]:
-    """The numbers of the graphs ``used`` [G] in few batches, for measuring.
-
-    Where ``used`` includes all graphs that are ``trained`` on [G], these come in the mini-batches
-    of training: unless batches are reshuffled, their analysis is done already.
-    """
-    chunks: list[Tensor] = []
-    if not bool((trained & ~used).any()):
-        chunks, used = mini_batches(trained, size, seed), used & ~trained
-    rest = used.cpu().nonzero()[:, 0]
-    return [*chunks, *(rest.split(size or len(used)) if len(rest) else ())]
-
-
 def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
     """What a model reads, from a batch that the library made: nothing is checked."""
     attr = None if model.edge_dim is None else data.edge_attr

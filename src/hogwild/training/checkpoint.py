@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from hogwild.config import GONE, Config
 from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
-from hogwild.training.registry import as_stored
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
@@ -226,9 +225,7 @@ def restore(loop: Loop, found: Checkpoint, where: str) -> dict[str, Tensor]:
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
         for name in _KEPT:
             setattr(loop, name, groups["loop"][name].to(device))
-        warm = groups["warm"][""].to(device) if "warm" in groups else None
-        if warm is not None and warm.size(-1) == sum(loop.model.conv.level_channels):
-            loop.warm.value = warm  # older versions kept the last level only
+        loop.warm.value = groups["warm"][""].to(device) if "warm" in groups else None
         loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
         loop.epoch = found.extra["epoch"]
         loop.judged = found.extra["judged"]
@@ -301,8 +298,6 @@ def check_folder(folder: Path, config: Config, resume: bool) -> bool:
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     now = json.loads(_text(config))
-    if isinstance(before.get("model_options"), dict):
-        before["model_options"] = as_stored(str(before.get("model")), before["model_options"])
     gone = {k: None for k in GONE if before.get(k)}
     differ = sorted(k for k in now | gone if k not in FREE and before.get(k) != now.get(k))
     if differ:

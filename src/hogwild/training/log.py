@@ -1,4 +1,4 @@
-"""The history of a run: in memory, as lines of JSON, and for TensorBoard."""
+"""The history of a run, in memory and as lines of JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from hogwild.errors import CheckpointError, ConfigError
+from hogwild.errors import CheckpointError
 from hogwild.files import write_atomically
 
 
@@ -38,29 +38,14 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 class Log:
-    """Writes the lines of a history to a file of JSON lines and to a folder for TensorBoard, where
-    these are given."""
+    """Writes the lines of a history to a file, where one is given."""
 
-    def __init__(self, path: Path | None, tensorboard: str | Path | None = None) -> None:
+    def __init__(self, path: Path | None) -> None:
         self.path = path
         self.lines: list[dict[str, Any]] = []
-        self.tensorboard = tensorboard
-        self.board: Any = None
-        if tensorboard is not None:
-            try:
-                import torch.utils.tensorboard  # noqa: F401  (fails before the first epoch)
-            except ImportError as error:
-                raise ConfigError(
-                    f"tensorboard={str(tensorboard)!r} needs the package tensorboard ({error}): "
-                    f"pip install tensorboard, or leave the option out"
-                ) from error
 
     def rewind(self, epoch: int) -> None:
         """Remove the lines from ``epoch`` on, which will be written again."""
-        if self.tensorboard is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self.board = SummaryWriter(str(self.tensorboard), purge_step=epoch or None)
         if self.path is not None:
             self.lines = [line for line in read(self.path) if line["epoch"] < epoch]
             text = "".join(json.dumps(line) + "\n" for line in self.lines)
@@ -73,13 +58,3 @@ class Log:
         if self.path is not None:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        if self.board is not None:
-            for key in ("loss", "validation"):
-                for r, value in enumerate(line[key]):
-                    if value is not None:
-                        self.board.add_scalar(f"{key}/{r}", value, line["epoch"])
-
-    def close(self) -> None:
-        """End the history."""
-        if self.board is not None:
-            self.board.close()

@@ -34,7 +34,6 @@ from hogwild.training.batches import (
     Taken,
     inputs_of,
     mini_batches,
-    portions,
     predict_levels,
 )
 from hogwild.training.checkpoint import Stop
@@ -249,8 +248,8 @@ class Loop:
         if not used.any():
             nothing = torch.full_like(self.best_loss, torch.nan)
             return [(nothing, nothing.clone()) for _ in members]
-        size, seed = self.config.batch_size, self.config.data_seed
-        chunks = portions(used, self.members.train.any(0), size, seed)
+        numbers = used.cpu().nonzero()[:, 0]
+        chunks = numbers.split(self.config.batch_size or len(numbers))
         pieces = [self.shelf.take(ids, keep=True) for ids in chunks]
         taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
         with warnings.catch_warnings():
@@ -281,19 +280,15 @@ class Loop:
         rows = chosen[taken.data.batch] if of_nodes(self.task, out, taken.data) else chosen
         return self.shelf.take(taken.ids[chosen].cpu(), keep=True), out[:, rows]
 
-    def look(self, *members: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """:meth:`measure` as :meth:`judge` does it: without warnings, and with warm solves. Where
-        solves may end before they converge, the start decides the result: they start cold, as at
-        the end of training."""
-        return self.measure(*members, quiet=True, warm=self.config.on_failure == "raise")
-
-    def judge(self, *more: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def judge(self) -> None:
         """Keep the parameters of replicas that are better than ever on their validation graphs (or
         training graphs, where a task has no others), and stop replicas that have not been for
-        ``patience`` epochs. Returns loss and metric on ``more`` sets of graphs [R, G]."""
+        ``patience`` epochs. Where solves may end before they converge, the start decides the
+        result: they start cold, as at the end of training."""
         some = self.members.val.any(1, keepdim=True)
         member = torch.where(some, self.members.val, self.members.train)
-        (loss, self.score), *others = self.look(member, *more)
+        warm = self.config.on_failure == "raise"
+        [(loss, self.score)] = self.measure(member, quiet=True, warm=warm)
         self.judged = self.epoch
         score = cost(self.score, self.task.higher_is_better)
         tie = (score == self.best_score) & (loss < self.best_loss)
@@ -311,7 +306,6 @@ class Loop:
             for r in ((waited >= patience) & self.alive).nonzero()[:, 0].tolist():
                 name = self.task.metric_name
                 self.stop(r, False, f"no better {name} on validation for {int(waited[r])} epochs")
-        return others
 
     def stop(self, r: int, failed: bool, reason: str) -> None:
         self.stops[r] = Stop(self.epoch, failed, reason)

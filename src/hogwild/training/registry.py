@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.config import Config
-from hogwild.errors import ConfigError, among, is_integer
+from hogwild.errors import ConfigError, among
 from hogwild.models import (
     EIGNN,
     GAT,
@@ -30,11 +30,10 @@ from hogwild.models import (
     SoftEnergyGNN,
 )
 from hogwild.models.base import Kind
-from hogwild.models.energy import default_widths
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import Layers
-from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard
+from hogwild.solvers import LBFGS, Picard
 from hogwild.solvers.loop import Solver
 from hogwild.tasks.base import Split, Task
 
@@ -83,22 +82,11 @@ MODELS: dict[str, Entry] = {
     "gat": Entry(GAT, edges=True),
 }
 
-SOLVERS: dict[str, type[Solver[Any]]] = {
-    "newton": Newton,
-    "lbfgs": LBFGS,
-    "gradient": GradientDescent,
-    "picard": Picard,
-    "anderson": Anderson,
-}
-FIXED_POINT_SOLVERS = ("picard", "anderson")
-"""Those that apply a map; the others minimise."""
 DECIDED = {
     *("self", "conv", "layers", "in_channels", "out_channels", "features"),
     *("replicas", "solver", "edge_dim"),
 }
 """Options of constructors that the task or the training decides."""
-PAPER_WIDTHS = (4, 2)
-"""Hidden widths of the networks of an energy, and width of a message, in the paper."""
 PAPER: dict[Kind, Solver[Any]] = {
     Kind.OPTIMISATION: LBFGS(max_iter=50, atol=1e-5, rtol=0.0),
     Kind.FIXED_POINT: Picard(max_iter=500, atol=1e-5, rtol=0.0),
@@ -114,46 +102,9 @@ def entry(name: str) -> Entry:
 
 def spelled_out(config: Config) -> Config:
     """With all options of a model by name that differ from the defaults of its class, so that a
-    stored run keeps its meaning when :data:`MODELS` changes. The widths of an energy's networks are
-    among them where they are not the paper's."""
-    found = entry(config.model)
-    options = {**found.options, **config.model_options}
-    k = options.get("hidden_channels")
-    if found.type is EnergyGNN and is_integer(k):
-        width, narrow = default_widths(int(k))
-        if (width, narrow) != PAPER_WIDTHS:
-            options = {"widths": [width, width], "message_channels": narrow} | options
+    stored run keeps its meaning when :data:`MODELS` changes."""
+    options = {**entry(config.model).options, **config.model_options}
     return replace(config, model_options=options)
-
-
-def as_stored(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a model in a stored run. Runs that were stored before the widths of an
-    energy's networks followed ``hidden_channels`` do not name them: they were the paper's."""
-    if model not in MODELS or MODELS[model].type is not EnergyGNN:
-        return dict(options)
-    k, (width, narrow) = options.get("hidden_channels"), PAPER_WIDTHS
-    if not is_integer(k) or default_widths(int(k)) == PAPER_WIDTHS:
-        return dict(options)
-    return {"widths": [width, width], "message_channels": narrow} | dict(options)
-
-
-def solver_for(config: Config, found: Entry) -> Solver[Any] | None:
-    """The solver of the configuration; ``None``: the model's own."""
-    if config.solver is None:
-        if config.solver_options:
-            raise ConfigError("solver_options were given without a solver; expected its name, too")
-        exact = found.exact and config.model_options.get("method") != "iterate"
-        return PAPER.get(found.kind) if config.recipe == "paper" and not exact else None
-    if config.solver not in SOLVERS:
-        raise ConfigError(f"solver={config.solver!r}; {among(SOLVERS, config.solver)}")
-    if found.kind is Kind.FIXED_POINT and config.solver not in FIXED_POINT_SOLVERS:
-        raise ConfigError(
-            f"solver={config.solver!r} for {config.model!r}, which has no energy to minimise; "
-            f"{among(FIXED_POINT_SOLVERS, config.solver)}"
-        )
-    cls = SOLVERS[config.solver]
-    _check_options([cls], config.solver_options, config.solver)
-    return cls(**config.solver_options)
 
 
 def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
@@ -162,14 +113,10 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
     options: dict[str, Any] = {}
     if found.edges:
         options["edge_dim"] = task.edge_dim
-    if found.kind is not Kind.EXPLICIT:
-        if config.recipe == "paper":
-            options["solve_dtype"] = None
-        solver = solver_for(config, found)
-        if solver is not None:
-            options["solver"] = solver
-    elif config.solver is not None:
-        raise ConfigError(f"solver={config.solver!r} for {config.model!r}, which solves nothing")
+    if found.kind is not Kind.EXPLICIT and config.recipe == "paper":
+        options["solve_dtype"] = None
+        if not found.exact or config.model_options.get("method") == "iterate":
+            options["solver"] = PAPER[found.kind]
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= {"pool": task.pool, **spelled_out(config).model_options}
     if (options["pool"] is None) != (task.pool is None):

@@ -11,7 +11,7 @@ import importlib.util
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from hogwild.training.own import OwnTask
 from hogwild.training.registry import (
     MODELS,
     Members,
-    as_stored,
     at_hand,
     build,
     device_of,
@@ -244,8 +243,6 @@ def load(folder: str | Path, task: Any = None) -> Result:
     folder = Path(folder)
     try:
         config = Config.from_dict(json.loads((folder / "config.json").read_text("utf-8")))
-        options = as_stored(config.model, config.model_options)
-        config = replace(config, model_options=options)
         found: Mapping[str, Any] = json.loads((folder / "result.json").read_text("utf-8"))
         metrics = {
             k: torch.tensor([torch.nan if x is None else x for x in v], dtype=torch.float64)

@@ -212,8 +212,6 @@ class Absent(Task):
             f"{folder} was trained on {source or 'a task without a name'}, which load() does not "
             f"run by itself; give the same task again (task=...)"
         )
-        if "shape" not in found:  # a run of an earlier version, which kept no shape
-            raise ConfigError(self.missing)
         self.name = found["task"]
         self.metric_name = found["metric"]
         self.higher_is_better = found["higher_is_better"]

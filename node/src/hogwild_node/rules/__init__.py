@@ -2,7 +2,7 @@
 
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.fixed_point import FixedPointRule
-from hogwild_node.rules.gradient import GradientRule, MomentumRule
+from hogwild_node.rules.gradient import GradientRule
 from hogwild_node.rules.layered import CachingRule, OverwritingRule, ResendingRule, WaitingRule
 from hogwild_node.rules.messages import MessageRule
 
@@ -23,7 +23,6 @@ __all__ = [
     "FixedPointRule",
     "GradientRule",
     "MessageRule",
-    "MomentumRule",
     "OverwritingRule",
     "ResendingRule",
     "Rule",

@@ -11,7 +11,6 @@ struct Numbers {
     double window, margin, strikes, credit, turn, swing, ease, doubt, floor, memory;  // trust
     double rest, most, leash;                                          // retreat
     double damping, rate;                                              // gradient
-    double fall, rise, shrink, pace, least;                            // momentum
 };
 
 /// What nodes remember, of nodes or of edges; empty where a rule has none.
@@ -20,7 +19,6 @@ struct Memory {
     Field own, near, sent;                // of messages: [k], edges' [k], edges' [width]
     Field move, share, before, count, score, turns, favour, failures, peak;  // trust; move: [k]
     Field home, left, times;              // retreat: [k], [1], [1]
-    Field pace;                           // of gradient steps with momentum: [k]
     unsigned char *known, *lost, *quiet;  // [R, N], [R, N], [R, E]
 };
 
@@ -98,16 +96,7 @@ class Steps : public Stars<S> {
         read(turn_.h, h);
         read_views();
         hear(0);
-        if (m_.pace.at) {  // the gradient of the node's own energy is of this turn
-            own_views(h);
-            V* own = blocks;
-            A::local(h, views, tape, own, toward);
-            to_self(K, own, toward);
-            keep(m_.gradient, K, own);
-            stride(h, now);
-        } else {
-            step(h, now, Mask{} - 1);
-        }
+        step(h, now, Mask{} - 1);
         refresh(now, 0);
         write(turn_.out, now);
         if (turn_.also.at) write(turn_.also, now);
@@ -242,36 +231,6 @@ class Steps : public Stars<S> {
         HOG_EACH(i, K * K) block[i] += heard[K + i];
         eliminate(K, block, g, 1);
         HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
-    }
-
-    /// The same with momentum (hogwild_node/rules/momentum.py).
-    void stride(const V* from, V* to) {
-        V *g = blocks, *pace = pad, *block = pace + K, *solved = block + K * K;
-        V trust, peak, before, climb = wide(0.0), height = wide(0.0);
-        recall(m_.gradient, K, g);
-        recall(m_.pace, K, pace);
-        recall(m_.block, K * K, block);
-        recall(m_.damped, 1, &trust);
-        recall(m_.peak, 1, &peak);
-        recall(m_.before, 1, &before);
-        HOG_EACH(c, K) g[c] += heard[c], climb += g[c] * pace[c], solved[c] = g[c];
-        HOG_EACH(i, K * K) block[i] += heard[K + i];
-        eliminate(K, block, solved, 1);
-        HOG_EACH(c, K) height += g[c] * solved[c];
-        const Mask climbs = climb > 0.0, high = climbs & (peak > x_.shrink * before);
-        trust = pick(high, x_.fall * trust, x_.rise * trust);
-        trust = smaller(larger(trust, wide(x_.least * x_.damping)), wide(x_.damping));
-        const V kept = pick(climbs, wide(0.0), x_.pace / x_.damping * trust);
-        HOG_EACH(c, K) {
-            pace[c] = pick(climbs, wide(0.0), kept * pace[c]) - trust * solved[c];
-            to[c] = from[c] + pace[c];
-        }
-        before = pick(climbs, peak, before);
-        peak = pick(climbs, height, larger(peak, height));
-        keep(m_.pace, K, pace);
-        keep(m_.damped, 1, &trust);
-        keep(m_.peak, 1, &peak);
-        keep(m_.before, 1, &before);
     }
 
     /// Along self-loops a node hears itself, as it is now.

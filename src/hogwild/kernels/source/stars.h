@@ -36,17 +36,16 @@ struct Filled {
     const double* weights;   // [R, weights of the H message networks, the self message, the update]
     const double* of_edges;  // [R, E, edge_row]: contexts of all heads, then the weights of the heads
     const double* of_nodes;  // [R, N, node_row]: contexts of self message and update, weight of the former
-    const int64_t* alike;    // [N] the first node with the same rows; nullptr: nodes have their own
     // LANES replicas side by side, where nodes take plain gradient steps in many replicas: weights
     // [R / LANES, ., LANES]; of_edges and of_nodes are then [R / LANES, ., row, LANES]. nullptr: they are not.
     const double* lane_weights;
 
     /// The contexts of a node, and of the edges into it; with replicas side by side those of LANES of them.
     const double* node_context(int64_t i, int64_t replica, int64_t row) const {
-        return of_nodes + (replica * nodes + (alike ? alike[i] : i)) * row;
+        return of_nodes + (replica * nodes + i) * row;
     }
     const double* edge_contexts(int64_t i, int64_t replica, int64_t row) const {
-        return of_edges + (replica * edges + begin[alike ? alike[i] : i]) * row;
+        return of_edges + (replica * edges + begin[i]) * row;
     }
 
     static int64_t padded(int64_t x) { return (x + LANES - 1) / LANES * LANES; }
