@@ -127,6 +127,7 @@ def _implicit(model: Model, inputs: Inputs, settings: Settings, updates: int | N
             f"does not depend on the schedule; expected the number of updates after which nodes "
             f"answer, or model(...) for the limit"
         )
+    turns = require_positive("updates", updates)
     model.require_asynchronous(inputs)
     problem = model.problem(inputs)
     if isinstance(problem, StackProblem):
@@ -141,7 +142,6 @@ def _implicit(model: Model, inputs: Inputs, settings: Settings, updates: int | N
     rule = settings.rule_on(problem, settings.bounds)
     simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
     # Turns are (S + 1) / 2 ticks apart, and no node has a turn at tick 0.
-    turns = require_positive("updates", updates)
     for _ in range(1 + math.ceil(turns * (settings.stagger + 1) / 2)):
         simulation.step()
     return simulation.h

@@ -10,7 +10,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
-from hogwild.rules.base import STEPS, About
+from hogwild.rules.base import About
 from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
 from hogwild.rules.layered import (
     CACHING,
@@ -121,8 +121,8 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
             f"size; expected step='auto'"
         )
     if rule == "auto":
-        takes_all = (name for name, found in known.items() if found.steps == STEPS)
-        return next(takes_all if step != "auto" else iter(known))
+        stepping = (name for name, found in known.items() if found.stepping)
+        return next(stepping if step != "auto" else iter(known))
     found = about(rule)
     if rule not in known:
         raise ConfigError(
