@@ -42,8 +42,8 @@ from experiments.record import Record, Training
 from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.models import EnergyGNN, SoftEnergyGNN
 from hogwild.models.base import Kind, Model
-from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.wrapped import check_model
 from hogwild.problems.base import Objective
 from hogwild.training import Result
 from hogwild.training.registry import MODELS, Entry, single

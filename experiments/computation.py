@@ -26,7 +26,7 @@ from hogwild.asynchrony.trace import Trace, fingerprint
 from hogwild.errors import ConfigError, TraceError
 from hogwild.executors.simulate import simulate
 from hogwild.graph import Graph
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.plots.style import GREY, INK, RED, figure, need
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ComputationGraph:
 
 
 def computation_graph(
-    model: ExplicitGNN,
+    model: LayeredGNN,
     data: Data,
     *,
     stagger: int = 5,
@@ -148,11 +148,11 @@ def computation_graph(
 
 
 def observe(
-    model: ExplicitGNN, data: Data, **options: Any
+    model: LayeredGNN, data: Data, **options: Any
 ) -> tuple[ComputationGraph, Tensor | None]:
     """Simulate one run: its computation graph, and every node's value after each layer, [N, L + 1],
     where embeddings have a single channel. The options are those of :func:`hogwild.simulate`."""
-    if not isinstance(model, ExplicitGNN):
+    if not isinstance(model, LayeredGNN):
         raise ConfigError(
             f"{type(model).__name__} has no computation graph that a schedule could change; "
             f"expected a LayeredGNN such as GCN or GAT"

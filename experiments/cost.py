@@ -32,7 +32,7 @@ from experiments.record import Record
 from experiments.tables import ORDER
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
-from hogwild.models.check import check_model
+from hogwild.models.wrapped import check_model
 from hogwild.plots.style import INK, figure
 from hogwild.rules import rule_for
 from hogwild.tasks.base import Split, Task

@@ -39,7 +39,7 @@ from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import matrices, spectrum
 from hogwild.models.base import Model
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.plots.style import figure
 from hogwild.problems.base import Objective
 
@@ -75,7 +75,7 @@ class Depth(Figure):
             found = [fade(network, g) for g in graphs]
             curves += [curve for some in found for curve in some]
             reach.append(max(reaches(c) for some in found for c in some))
-            if isinstance(network, ExplicitGNN):
+            if isinstance(network, LayeredGNN):
                 iterations.setdefault("layers", []).append(network.conv.num_layers)
             for rule in figures.RULES[network.kind]:
                 run = simulate(

@@ -24,7 +24,7 @@ from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models import GAT, GCN
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.training import Result, train
 from hogwild.training.registry import Members, device_of, initial
 from hogwild.training.task import resolve
@@ -35,7 +35,7 @@ HASTE = 4
 """``--quick`` divides its number of epochs by this, for the same reason."""
 
 
-class Scheduled(ExplicitGNN):
+class Scheduled(LayeredGNN):
     """A layered model whose embeddings are those of a random schedule."""
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
@@ -54,7 +54,7 @@ class ScheduledGAT(Scheduled, GAT):
     """A GAT under schedules."""
 
 
-CLASSES: dict[str, Callable[..., ExplicitGNN]] = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
+CLASSES: dict[str, Callable[..., LayeredGNN]] = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
 
 
 def trained(work: Work, column: str, model: str) -> Result:
@@ -70,7 +70,7 @@ def trained(work: Work, column: str, model: str) -> Result:
     task = resolve(config.task, config.task_options)
     seeds = Members.of(config, task, config.replicas, device_of(config)).seeds
     plain = initial(config, task, seeds)
-    assert isinstance(plain, ExplicitGNN)
+    assert isinstance(plain, LayeredGNN)
     options: dict[str, Any] = {} if plain.edge_dim is None else {"edge_dim": plain.edge_dim}
     ensemble = CLASSES[model](
         task.in_channels,

@@ -81,8 +81,7 @@ MODELS = {
     # Solved in float64: the norm of the second layer magnifies the rounding of the first.
     "soft levels": lambda *a, **o: soft(*a, num_layers=2, jk="cat", solve_dtype=torch.float64, **o),
     "ignn": lambda *a, **o: IGNN(*a, act="leaky_relu", hidden_channels=3, **o),
-    "eignn": lambda *a, **o: EIGNN(*a, method="iterate", **o),
-    "closed": EIGNN,
+    "eignn": EIGNN,
     # Values that are too large fall by `least` in a phase, after a change in "follow".
     "max": lambda *a, **o: MaxGNN(*a, least=0.5, **o),
     "scarselli": ScarselliGNN,
@@ -93,9 +92,9 @@ PICNN = ("edge", "node", "levels")
 SOFT = ("soft", "soft levels")
 STACKS = ("levels", "soft levels")
 ENERGIES = (*PICNN, "gsd", *SOFT)
-MAPS = ("ignn", "eignn", "closed", "max", "scarselli")
+MAPS = ("ignn", "eignn", "max", "scarselli")
 LAYERS = ("gcn", "gat")
-BARE = ("ignn", "eignn", "closed", "gcn")
+BARE = ("ignn", "eignn", "gcn")
 """Models beside energies that agents run."""
 SUMS = ("sum", "mean", "normalised", "heads", "averaged heads")
 """How a node sums up what it hears: option ``aggr``, ``normalize`` or ``heads``."""
@@ -120,10 +119,9 @@ OPTIONS = {
 IMPOSSIBLE = [
     {"model": tuple(m for m in MODELS if m not in (*PICNN, *SOFT)), "sums": SUMS[1:]},
     {"model": SOFT, "sums": ("averaged heads",)},
-    {"model": ("gsd", "ignn", "eignn", "closed", "gcn"), "edge_dim": (2,)},
+    {"model": ("gsd", "ignn", "eignn", "gcn"), "edge_dim": (2,)},
     {"model": ("node",), "sums": SUMS[:3], "edge_dim": (2,)},
     {"model": ("max", "gat"), "weights": (True,)},
-    {"model": ("closed",), "graph": ("directed",)},
 ]
 """What no constructor, or no ``model.embed``, accepts."""
 

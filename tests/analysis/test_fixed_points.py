@@ -14,7 +14,7 @@ from hogwild.asynchrony.impairments import (
     EventTriggered,
 )
 from hogwild.models.contraction import Adjacency, Contraction
-from hogwild.nn.nonexpansive import resolve
+from hogwild.nn.activations import nonexpansive
 from hogwild.ops import gather
 from hogwild.testing.problems import random_graph
 
@@ -54,7 +54,7 @@ def test_the_bound_of_a_contraction_is_attained():
         Adjacency(torch.ones(2, **DOUBLE), torch.zeros(2, **DOUBLE), torch.ones(2, **DOUBLE)),
         torch.full((1, 1, 1), 0.8, **DOUBLE),
         torch.zeros(1, 1, 2, **DOUBLE),
-        resolve("identity"),
+        nonexpansive("identity"),
     )
     assert float(problem.displacement(0.1)) == pytest.approx(0.8 * 0.1 / 0.2)
     h = torch.zeros(1, 1, 2, **DOUBLE)

@@ -7,7 +7,6 @@ from helpers import refused
 from hogwild import EnergyConv
 from hogwild.errors import ConfigError
 from hogwild.models import EIGNNConv, GSDConv, IGNNConv, ScarselliConv
-from hogwild.solvers import Picard
 
 NAN = float("nan")
 WIDTHS = [
@@ -53,8 +52,6 @@ OWN = {
         ({"gamma": 1.5}, ["gamma=1.5", "between 0 and 1"]),
         ({"gamma": 0.0}, ["gamma=0.0", "between 0 and 1"]),
         ({"gamma": NAN}, ["gamma=nan", "between 0 and 1"]),
-        ({"method": "svd"}, ["'svd'", "closed", "iterate"]),
-        ({"solver": Picard()}, ["Picard", "method='iterate'"]),
     ],
     ScarselliConv: [
         ({"message_channels": 0}, ["message_channels=0"]),

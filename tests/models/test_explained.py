@@ -8,7 +8,7 @@ from helpers import chain
 from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 
 from experiments.maximum import MaxGNN
-from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN
+from hogwild import GCN, GSDGNN, IGNN, EnergyGNN
 from hogwild.errors import ConfigError
 from hogwild.models import Explained
 
@@ -109,5 +109,3 @@ def test_models_that_need_no_wrapper_or_cannot_have_one():
         Explained(GCN(2, out_channels=1))
     with pytest.raises(ConfigError, match="MaxConv does not read edge weights"):
         Explained(MaxGNN(2, out_channels=1))
-    with pytest.raises(ConfigError, match=r"expected EIGNN.*method='iterate'"):
-        Explained(EIGNN(2, out_channels=1))

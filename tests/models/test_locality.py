@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, circulant, cycle, grid
+from helpers import DOUBLE, ODD, ODD_NODES, chain, circulant, cycle, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -280,16 +280,14 @@ def test_layers_that_read_more_than_one_hop_are_refused(name, edge_index):
     for word in ("layer 1", "beyond a node", "one hop"):
         assert word in str(caught.value)
     assert "eval()" not in str(caught.value)
-    with pytest.raises(AsynchronyError, match="layer 1"):
-        model.require_asynchronous(bare(edge_index, 12))
 
 
 def test_on_a_complete_graph_everyone_is_a_neighbour():
     """Where one hop is everything, nothing is refused."""
     model = LayeredGNN([Centred(K, K)], 3, out_channels=2, hidden_channels=K).double()
-    assert model.require_asynchronous(bare(chain(2), 2)) is None
+    model.problem(Inputs(torch.randn(2, 3, **DOUBLE), chain(2)))
     with pytest.raises(AsynchronyError):
-        model.require_asynchronous(bare(chain(3), 3))
+        model.problem(Inputs(torch.randn(3, 3, **DOUBLE), chain(3)))
 
 
 def test_training_mode():
@@ -319,7 +317,6 @@ def test_asking_draws_no_random_numbers():
     model, x = GCN(3, out_channels=2).double(), torch.randn(4, 3, **DOUBLE)
     state = torch.get_rng_state()
     model.problem(Inputs(x, cycle(4)))
-    model.require_asynchronous(bare(cycle(4), 4))
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -8,10 +8,12 @@ from hogwild import Inputs, ScarselliGNN
 from hogwild.errors import ConfigError, ConvergenceError, FeatureError
 from hogwild.models import ScarselliConv
 from hogwild.models.base import Kind
-from hogwild.problems.base import FixedPoint
+from hogwild.models.scarselli import TanhMLP
 from hogwild.solvers import Picard
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
+from hogwild_node.networks import Slot
+from hogwild_node.tree import NODES, SHARED, walk
 
 VARIANTS = {
     "paper": {},
@@ -92,25 +94,11 @@ def test_jacobian_is_the_derivative(widths):
     problem = odd_problem(widths=widths)
     h = torch.randn(1, 2, ODD_NODES, **DOUBLE)
     dense = dense_jacobian(problem, h)
-    jacobian = problem.jacobian(h)
-    v = torch.randn_like(h)
-    torch.testing.assert_close(jacobian.pull(v).flatten(), dense.T @ v.flatten())
-    torch.testing.assert_close(jacobian.columns.flatten(), dense.abs().sum(0))
-    blocks, rows, cols = jacobian.blocks
+    torch.testing.assert_close(problem.columns(h).flatten(), dense.abs().sum(0))
+    blocks, rows, cols = problem.jacobian(h)
     assembled = torch.zeros(2, ODD_NODES, 2, ODD_NODES, **DOUBLE)
     assembled[:, rows, :, cols] = blocks[0].permute(2, 0, 1)
     torch.testing.assert_close(assembled.view_as(dense), dense)
-
-
-def test_pullback_at_one_point_then_another():
-    """In closed form as by autograd; what is kept for one h does not serve the next."""
-    problem = odd_problem(replicas=2)
-    for _ in range(2):
-        h, v = torch.randn(2, 2, 2, ODD_NODES, **DOUBLE).unbind()
-        slow = FixedPoint.pullback(problem, h, v)
-        torch.testing.assert_close(problem.pullback(h, v), slow)
-        torch.testing.assert_close(problem.pullback(h, v), slow)
-        assert problem.detach()._last is None
 
 
 # -- Scarselli's penalty --------------------------------------------------------------------------
@@ -167,7 +155,7 @@ def test_penalty_differentiates_through_the_solution():
 def columns(conv, h, x, edge_index):
     """‖J‖₁ at h."""
     problem = conv.problem(Inputs(x, edge_index)).detach()
-    return float(problem.jacobian(h.detach().T.unsqueeze(0)).columns.max())
+    return float(problem.columns(h.detach().T.unsqueeze(0)).max())
 
 
 def test_descending_the_penalty_restores_contraction():
@@ -238,7 +226,7 @@ def test_fresh_models_contract_up_to_degree_ten(k, widths):
     corner = conv.embed(Inputs(x, edge_index, None, batch), h0=torch.randn(n, k, **DOUBLE).sign())
     torch.testing.assert_close(corner.value, found.value, rtol=0, atol=1e-6)
     problem = conv.problem(Inputs(x, edge_index, None, batch)).detach()
-    blocks, rows, cols = problem.jacobian(found.value.mT.detach()).blocks
+    blocks, rows, cols = problem.jacobian(found.value.mT.detach())
     size = torch.zeros(10, k, n, k, n, **DOUBLE)
     size[:, :, rows, :, cols] = blocks.abs().permute(3, 0, 1, 2)
     assert float(torch.linalg.eigvals(size.view(10, k * n, k * n)).abs().max()) < 1.0
@@ -283,3 +271,56 @@ def test_bad_input():
             conv.penalty(h, Inputs(x, cycle(4), attr), target=target)
     with pytest.raises(FeatureError, match=r"h has shape \(3, 2\)"):
         conv.penalty(h[:3], Inputs(x, cycle(4), attr))
+
+
+# -- the tanh network in both layouts -------------------------------------------------------------
+
+SHAPES = [((4, 4, 2), False), ((5, 3), True), ((2,), False), ((2,), True)]
+
+
+@pytest.mark.parametrize(("channels", "squash"), SHAPES)
+@pytest.mark.parametrize("replicas", [None, 3])
+def test_forward_layer_by_layer(channels, squash, replicas):
+    net = TanhMLP(5, channels, squash=squash, replicas=replicas).double()
+    x = torch.randn(7, 5, **DOUBLE)
+    out = net(x)
+    assert out.shape == (*(() if replicas is None else (replicas,)), 7, channels[-1])
+    for r in range(replicas or 1):
+        y = x
+        for i, (weight, bias) in enumerate(zip(net.weight, net.bias, strict=True)):
+            w, b = (weight, bias) if replicas is None else (weight[r], bias[r])
+            y = y @ w.T + b
+            y = torch.tanh(y) if squash or i < len(channels) - 1 else y
+        torch.testing.assert_close(out if replicas is None else out[r], y)
+
+
+@pytest.mark.parametrize(("channels", "squash"), SHAPES)
+@pytest.mark.parametrize("replicas", [None, 3])
+def test_given_features_and_jacobian(channels, squash, replicas):
+    """Two inputs, the others given as features of nodes read at the edges and of edges."""
+    net = TanhMLP(2 + 3 + 1, channels, squash=squash, replicas=replicas).double()
+    r = replicas or 1
+    nodes, at = torch.randn(1, 3, 4, **DOUBLE), torch.tensor([0, 3, 3, 1, 2, 0, 1])
+    attr, y = torch.randn(1, 1, 7, **DOUBLE), torch.randn(r, 2, 7, **DOUBLE)
+    applied = net.given([Slot(nodes, at), Slot(attr)], torch.float64)
+    whole = torch.cat([y, nodes[..., at].expand(r, 3, 7), attr.expand(r, 1, 7)], 1).mT
+    expected = net(whole if replicas else whole[0]).mT.reshape(r, channels[-1], 7)
+    torch.testing.assert_close(applied(y), expected)
+    out, jacobian = applied.jacobian(y)
+    torch.testing.assert_close(out, expected)
+    assert jacobian.shape == (r, channels[-1], 2, 7)
+    dense = torch.autograd.functional.jacobian(applied, y)  # [R, out, 7, R, 2, 7]
+    for i in range(r):
+        for n in range(7):
+            torch.testing.assert_close(jacobian[i, ..., n], dense[i, :, n, i, :, n])
+    some = torch.tensor([5, 2])
+    picked = walk(applied, lambda x, what: x if what == SHARED else x[..., some], NODES)
+    torch.testing.assert_close(picked(y[..., some]), expected[..., some])
+    torch.testing.assert_close(applied(y[..., some], applied.given[..., some]), expected[..., some])
+
+
+def test_product_of_the_weights():
+    net = TanhMLP(3, (4, 2), replicas=2).double()
+    one, two = net.weight
+    torch.testing.assert_close(net.product(torch.positive), two @ one)
+    torch.testing.assert_close(net.product(torch.abs), two.abs() @ one.abs())

@@ -290,7 +290,7 @@ MAPS = {
     "picard": lambda: IGNNConv(2, widths=(3,), act="tanh", solver=Picard(atol=1e-12)),
     "anderson": lambda: IGNNConv(2, widths=(3,), act="tanh", solver=Anderson(atol=1e-12)),
     "scarselli": lambda: ScarselliConv(2, widths=(3,), solver=Anderson(atol=1e-12)),
-    "eignn": lambda: EIGNNConv(2, method="iterate", solver=Picard(atol=1e-12)),
+    "eignn": lambda: EIGNNConv(2, solver=Picard(atol=1e-12)),
     "gsd": lambda: GSDConv(2, widths=(3,)),
 }
 

@@ -9,7 +9,7 @@ from hogwild.graph import Graph
 from hogwild.linalg.operator import NormalEquations
 from hogwild.models.contraction import Contraction, ContractionTangent, adjacency
 from hogwild.nn import Nonexpansive, leaky_relu
-from hogwild.nn.nonexpansive import resolve
+from hogwild.nn.activations import nonexpansive
 from hogwild.solvers import LinearSolver, Picard, SemismoothNewton, Status, semismooth, solve
 from hogwild.testing import Affine, random_graph
 
@@ -23,8 +23,8 @@ def wave_slope(a):
 
 
 ACTS = {
-    "relu": resolve("relu"),
-    "tanh": resolve("tanh"),
+    "relu": nonexpansive("relu"),
+    "tanh": nonexpansive("tanh"),
     "absolute value": leaky_relu(-1.0),
     "wave": Nonexpansive("wave", wave, wave_slope),
 }
@@ -62,12 +62,14 @@ def test_exact_once_the_pieces_are_right():
 
 
 class WrongTangent(ContractionTangent):
-    """A tangent whose inverse is wrong."""
+    """A tangent that is wrong: its inverse is -50."""
 
-    has_inverse = True
+    has_blocks = False
 
-    def inverse(self, v, transpose):
-        return -50.0 * v
+    def apply(self, v):
+        return v / -50.0
+
+    transpose = apply
 
 
 class Misled(Contraction):

@@ -22,7 +22,9 @@ and needs no root, exponential or division. The curvature stays between the two 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
@@ -209,30 +211,47 @@ def bounded(matrix: Array) -> Array:
     return found
 
 
-AGGREGATIONS = ("symmetric", "mean", "sum")
+class Aggregation(NamedTuple):
+    r"""How the edges of a soft energy are scaled: :math:`1 / s_{ij}^2` and :math:`1 / t_{ij}^2` of
+    an edge j → i, from the degree :math:`d_i` of its receiver (one plus the weights of the edges
+    into i), :math:`d_j'` of its sender (one plus the weights of the edges out of j), and the limit
+    1 + D, D = ``max_degree``. The condition number holds if they are at least :math:`d_i` and
+    :math:`d_j'`."""
+
+    squares: Callable[[Array, Array, float], tuple[Array, Array]]
+    c: tuple[str, str]
+    """The same in C, from ``d``, ``e`` and ``HOG_LIMIT``."""
+
+
+def _own(here: Array, there: Array, limit: float) -> tuple[Array, Array]:
+    return here, there
+
+
+def _largest(here: Array, there: Array, limit: float) -> tuple[Array, Array]:
+    xp = namespace(here)
+    both = xp.clip(xp.maximum(here, there), limit, None)
+    return both, both
+
+
+LARGEST = "hog_largest(d, hog_largest(e, HOG_LIMIT))"
+AGGREGATIONS = {
+    "symmetric": Aggregation(_own, ("d", "e")),
+    "mean": Aggregation(_largest, (LARGEST, LARGEST)),
+    "sum": Aggregation(_largest, (LARGEST, LARGEST)),
+}
+r"""By name: :math:`s_{ij} = d_i^{-1/2}` and :math:`t_{ij} = d_j'^{-1/2}`; both
+:math:`\max(d_i, d_j')^{-1/2}`, the weights of Metropolis and Hastings; both
+:math:`\max(d_i, d_j', 1 + D)^{-1/2}`."""
 
 
 def scales(
     aggr: str, here: Array, there: Array, max_degree: float | None = None
 ) -> tuple[Array, Array]:
-    r"""s and t of every edge j → i from the degree :math:`d_i` of its receiver (one plus the
-    weights of the edges into i) and :math:`d_j'` of its sender (one plus the weights of the edges
-    out of j); all [..., E'].
-
-    * ``"symmetric"``: :math:`s_{ij} = d_i^{-1/2}`, :math:`t_{ij} = d_j'^{-1/2}`;
-    * ``"mean"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j')^{-1/2}`, the weights of Metropolis and
-      Hastings;
-    * ``"sum"``: :math:`s_{ij} = t_{ij} = \max(d_i, d_j', 1 + D)^{-1/2}`, D = ``max_degree``.
-
-    So :math:`\sum_{j \to i} w_{ij} s_{ij}^2 \le 1` and
-    :math:`\sum_{i \to j} w_{ji} t_{ji}^2 \le 1` at every node i.
-    """
-    if aggr == "symmetric":
-        return here**-0.5, there**-0.5
-    xp = namespace(here)
-    both = xp.maximum(here, there)
-    both = (both if max_degree is None else xp.clip(both, 1.0 + max_degree, None)) ** -0.5
-    return both, both
+    r"""s and t of every edge j → i from the degrees of its receiver and of its sender, all
+    [..., E']. So :math:`\sum_{j \to i} w_{ij} s_{ij}^2 \le 1` and
+    :math:`\sum_{i \to j} w_{ji} t_{ji}^2 \le 1` at every node i."""
+    s, t = AGGREGATIONS[aggr].squares(here, there, 1.0 + (max_degree or 0.0))
+    return s**-0.5, t**-0.5
 
 
 def knowing(x: Array, degree: Array) -> Array:

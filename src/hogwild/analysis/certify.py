@@ -28,9 +28,9 @@ from hogwild.errors import AsynchronyError, ConfigError, is_number
 from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv, GraphModule, Kind
-from hogwild.models.check import runnable
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating, uncompiled
+from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.problems.base import Problem
 from hogwild.rules import about, choose, rule_for, sends_letters

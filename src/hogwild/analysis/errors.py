@@ -26,8 +26,8 @@ from hogwild.analysis.nearby import Nearby, flat, unflat
 from hogwild.errors import AsynchronyError, ConfigError, require_one_of
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
-from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating, uncompiled
+from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 

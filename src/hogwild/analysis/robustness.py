@@ -39,9 +39,8 @@ from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
-from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
-from hogwild.models.wrapped import WrappedGNN
+from hogwild.models.wrapped import WrappedGNN, runnable
 from hogwild.progress import wrapped
 from hogwild.rules import about, fitting
 

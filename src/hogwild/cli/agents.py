@@ -82,8 +82,8 @@ class Export(Trained):
 
     def _trained(self) -> tuple[ModelFile, str, str, dict[str, Any]]:
         """The model of a training run: file, label, kind, and the options found out."""
-        from hogwild.models.check import check_model
         from hogwild.models.export import described, tolerances
+        from hogwild.models.wrapped import check_model
         from hogwild_node import model_file
 
         found = self.chosen()

@@ -25,8 +25,8 @@ from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
-from hogwild.models.check import runnable
 from hogwild.models.mode import evaluating
+from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.progress import bar
 from hogwild.rules import choose

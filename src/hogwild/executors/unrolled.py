@@ -26,7 +26,7 @@ from hogwild.errors import AsynchronyError, ConfigError, require_positive
 from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.nn.norm import BatchNorm
@@ -78,7 +78,7 @@ def asynchronous_forward(
             )
     _refuse_batch_norms(model)
     inputs = Inputs.of(data)
-    make = _layers if isinstance(model, ExplicitGNN) else _implicit
+    make = _layers if isinstance(model, LayeredGNN) else _implicit
     h = make(model, inputs, settings, updates)
     h = h[0].mT if model.replicas is None else h.mT
     return model.read(h.to(inputs.x.dtype), inputs)

@@ -1,9 +1,8 @@
 """Graphs as the solvers and the nodes see them, and PyG's data as models take it."""
 
-from hogwild.graph.graph import Graph
+from hogwild.graph.graph import Graph, Pattern
 from hogwild.graph.inputs import Inputs
 from hogwild.graph.kept import kept, once
-from hogwild.graph.pattern import Pattern
 from hogwild_node.star import Star
 
 __all__ = ["Graph", "Inputs", "Pattern", "Star", "kept", "once"]

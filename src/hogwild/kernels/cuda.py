@@ -59,7 +59,7 @@ def prelude(design: Design, threads: int, resident: int) -> str:
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
     lines += ['#include "energy.h"', "namespace hog {"]
-    act, relu = ACTIVATIONS.index(design.act), int(design.gate == "relu")
+    act, relu = list(ACTIVATIONS).index(design.act), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:
         bits = sum(1 << j for j, rises in enumerate(monotone) if rises)

@@ -22,8 +22,10 @@ from hogwild.graph import Graph, kept, once
 from hogwild.kernels.native import Library, address
 from hogwild.kernels.posing import Design, Posing, Tensors
 from hogwild.linalg.solution import Solution
+from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
 
-ACTIVATIONS = ("softplus", "squareplus")
+ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
+"""The activations of ``source/vectors.h``, in its order."""
 
 
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
@@ -45,8 +47,8 @@ class Sizes:
     def __init__(self, native: Library, design: Design) -> None:
         numbers = [
             design.channels, design.message_channels, design.heads, int(design.concat),
-            2 if design.both_ends else 1, int(design.sent_at_nodes), ACTIVATIONS.index(design.act),
-            int(design.gate == "relu"),
+            2 if design.both_ends else 1, int(design.sent_at_nodes),
+            list(ACTIVATIONS).index(design.act), int(design.gate == "relu"),
         ]  # fmt: skip
         for widths, monotone in zip(design.widths, design.monotone, strict=True):
             numbers += [len(widths), len(monotone), *widths]

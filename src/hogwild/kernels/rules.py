@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph, Star, kept
-from hogwild.kernels.energy import Sizes
+from hogwild.kernels.energy import ACTIVATIONS, Sizes
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.kernels.posing import Design
-from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, safeguard

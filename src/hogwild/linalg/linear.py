@@ -96,8 +96,6 @@ class LinearSolver:
 
     def _direct(self, tangent: Tangent, rhs: Tensor, transpose: bool) -> LinearMap | None:
         r""":math:`(I - J)^{-1}` to rounding, where there is a direct way."""
-        if tangent.has_inverse:
-            return lambda b: tangent.inverse(b, transpose)
         # The factor of the normal equations MᵀM is kept with the tangent.
         if self.kind not in tangent.factors:
             tangent.factors[self.kind] = self._factor(NormalEquations(tangent.graph, tangent), rhs)

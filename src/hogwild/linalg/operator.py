@@ -96,11 +96,6 @@ class Tangent(ABC):
         entries."""
         return False
 
-    @property
-    def has_inverse(self) -> bool:
-        """Whether :meth:`inverse` has a closed form."""
-        return False
-
     @cached_property
     def factors(self) -> dict[str, Factor | None]:
         """Factors of the normal equations by the kind of linear solver, kept by solvers; ``None``:
@@ -120,10 +115,6 @@ class Tangent(ABC):
         :math:`\partial r_i / \partial h_j` [R, k, k, E], where :math:`r = h - F(h)`; only where
         :attr:`has_blocks`."""
         raise NotImplementedError(f"{type(self).__name__} has no blocks")
-
-    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
-        r""":math:`(I - J)^{-1} v`, or with the transpose; only where :attr:`has_inverse`."""
-        raise NotImplementedError(f"{type(self).__name__} has no inverse in closed form")
 
 
 @dataclass

@@ -1,12 +1,12 @@
 """The models, as PyG-style modules."""
 
 from hogwild.models.base import Conv, Kind, Model
+from hogwild.models.contraction import EIGNN, IGNN, EIGNNConv, IGNNConv
 from hogwild.models.energy import EnergyConv, EnergyGNN
 from hogwild.models.explained import Explained
 from hogwild.models.features import Features
 from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
-from hogwild.models.ignn import EIGNN, IGNN, EIGNNConv, IGNNConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import GAT, GCN, LayeredGNN, Layers
 from hogwild.models.levels import LayeredProblem

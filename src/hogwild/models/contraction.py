@@ -21,29 +21,52 @@ If :math:`\kappa \lambda < 1`, F is a contraction in the *weighted block-maximum
 :math:`\max_i \|h_i\| / v_i`. Updates then converge to the fixed point in any order and with any
 bounded delays (Bertsekas & Tsitsiklis, *Parallel and Distributed Computation*, chapters 6 and 7).
 A contraction in the Euclidean norm alone may diverge when its nodes update in turns.
+
+IGNN, `Implicit Graph Neural Networks <https://arxiv.org/abs/2009.06211>`_ (Gu, Chang, Zhu, Sojoudi
+& El Ghaoui, NeurIPS 2020), as in the appendix of the Hogwild paper, has :math:`b_i = g(x_i)` and
+:math:`\|W\|_\infty \le \kappa < 1`.
+
+EIGNN, `EIGNN: Efficient Infinite-Depth Graph Neural Networks <https://arxiv.org/abs/2202.10720>`_
+(Liu, Kawaguchi, Hooi, Wang & Xiao, NeurIPS 2021), has no activation and
+
+.. math::
+    W = \gamma\, \frac{F^\top F}{\|F^\top F\|_F + \epsilon}, \qquad b_i = f(x_i),
+
+so that :math:`\|W\|_2 \le \gamma < 1`. Its fixed point has a closed form, which needs the
+eigendecomposition of the whole graph. Here it is that of a one-hop map. The published model has as
+many channels as features, :math:`f(X) = X`. Any other width gets an affine encoder f.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Self, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hogwild.errors import GraphError
+from hogwild.errors import ConfigError, require_widths
 from hogwild.graph import Graph, kept
+from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Tangent
-from hogwild.nn.nonexpansive import Nonexpansive
-from hogwild.ops import gather, scatter, scatter_into
+from hogwild.models.base import Kind
+from hogwild.models.gnn import ImplicitGNN
+from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.nn.activations import Nonexpansive, nonexpansive
+from hogwild.nn.mlp import MLP
+from hogwild.ops import gather, scatter
 from hogwild.problems.base import FixedPoint
+from hogwild.solvers.loop import Solver
+from hogwild.solvers.semismooth import SemismoothNewton
 from hogwild_node.problems import Contraction as LocalContraction
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
 
-LARGEST = 5000
-"""Most nodes of a graph whose dense matrix is decomposed."""
+EPSILON = 1e-12
+"""The ε of EIGNN."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +122,8 @@ class Contraction(FixedPoint):
     bias: Tensor = over(NODES)  # [R, k, N] b
     act: Nonexpansive = over(FIXED)  # φ
     euclidean: bool = over(FIXED, False)  # lengths of embeddings: Euclidean, or the largest entry
-    spectrum: Spectrum | None = over(FIXED, None)  # None: no closed form
     kept: list[ContractionTangent] = over(FIXED, default_factory=list)  # the last tangent
     has_blocks = True
-
-    @property
-    def has_inverse(self) -> bool:
-        return self.spectrum is not None
 
     @property
     def replicas(self) -> int:
@@ -127,7 +145,7 @@ class Contraction(FixedPoint):
         # The adjoint reuses Newton's last tangent and its factorisation if the slopes are equal.
         if not (self.kept and torch.equal(self.kept[0].slope, slope)):
             a, weight = self.adjacency.map(Tensor.detach), self.weight.detach()
-            self.kept[:] = [ContractionTangent(self.graph, a, weight, slope, self.spectrum)]
+            self.kept[:] = [ContractionTangent(self.graph, a, weight, slope)]
         return self.kept[0]
 
     def pullback(self, h: Tensor, v: Tensor) -> Tensor:
@@ -165,11 +183,10 @@ class Contraction(FixedPoint):
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)
-        own = None if self.spectrum is None else Spectrum.of(sub.graph, sub.adjacency)
-        return replace(sub, kept=[], spectrum=own), nodes
+        return replace(sub, kept=[]), nodes
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
-        return replace(super().gathered(graph, nodes, edges), kept=[], spectrum=None)
+        return replace(super().gathered(graph, nodes, edges), kept=[])
 
 
 @dataclass
@@ -181,12 +198,7 @@ class ContractionTangent(Tangent):
     adjacency: Adjacency
     weight: Tensor  # [R, k, k]
     slope: Tensor  # [R, k, N] φ'
-    spectrum: Spectrum | None = None  # where φ' is one and W symmetric: a closed form
     has_blocks = True
-
-    @property
-    def has_inverse(self) -> bool:
-        return self.spectrum is not None
 
     def apply(self, v: Tensor) -> Tensor:
         mixed = torch.bmm(self.weight, self.adjacency.apply(v, self.graph))
@@ -202,74 +214,164 @@ class ContractionTangent(Tangent):
         own = own - self.adjacency.loop * steep
         return own, -gather(steep, self.graph.dst) * self.adjacency.edge
 
-    def inverse(self, v: Tensor, transpose: bool) -> Tensor:
-        assert self.spectrum is not None
-        return self.spectrum.inverse(self.weight, v)  # symmetric
 
+class ContractionConv(ImplicitConv):
+    """The base class of layers whose problem is a :class:`Contraction`. The default solver is
+    :class:`~hogwild.solvers.SemismoothNewton`."""
 
-@dataclass(frozen=True)
-class Spectrum:
-    """The eigendecompositions of the symmetric matrices of all graphs, grouped by graph size."""
+    kind = Kind.FIXED_POINT
+    hops = 1
+    act: Nonexpansive
+    euclidean: bool
+    encoder: MLP | None
 
-    groups: list[tuple[Tensor, Tensor, Tensor]]
-    """(nodes [B, n], eigenvalues [B, n], eigenvectors [B, n, n])"""
+    def __init__(self, in_channels: int, hidden_channels: int, **kwargs: Unpack[Solving]) -> None:
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        lead = () if self.replicas is None else (self.replicas,)
+        self.weight = nn.Parameter(torch.empty(*lead, hidden_channels, hidden_channels))
 
-    @classmethod
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix W of the contraction, [k, k] or [R, k, k]."""
+        return self._matrix(self.weight)
+
+    @abstractmethod
+    def _matrix(self, weight: Tensor) -> Tensor:
+        """W as a function of the parameter."""
+
+    def default_solver(self) -> Solver:
+        return SemismoothNewton()
+
     @torch.no_grad()
-    def of(cls, graph: Graph, adjacency: Adjacency) -> Spectrum:
-        """Decompose the matrices; raise :class:`GraphError` if a graph is too large or not
-        symmetric."""
-        graph.require_whole("the closed form (method='closed')")
-        sizes = graph.sizes.tolist()
-        if max(sizes) > LARGEST:
-            g = sizes.index(max(sizes))
-            raise GraphError(
-                f"graph {g} has {sizes[g]} nodes; the closed form decomposes dense matrices and "
-                f"expects at most {LARGEST} nodes: use method='iterate'"
-            )
-        # One buffer holds all dense matrices, graph after graph, row after row.
-        area = graph.sizes.square()
-        start = graph.sizes.cumsum(0) - graph.sizes
-        nodes = torch.arange(graph.num_nodes, device=graph.src.device)
-        place = nodes - start[graph.batch]  # index of a node in its graph
-        row = (area.cumsum(0) - area)[graph.batch] + place * graph.sizes[graph.batch]
-        buffer = adjacency.edge.new_zeros(int(area.sum()))
-        scatter_into(buffer, row[graph.dst] + place[graph.src], adjacency.edge)
-        scatter_into(buffer, row + place, adjacency.loop)
-        matrices = buffer.split(area.tolist())
-        groups = []
-        for n in sorted(set(sizes)):
-            members = [g for g, s in enumerate(sizes) if s == n]
-            dense = torch.stack([matrices[g].view(n, n) for g in members])
-            _require_symmetric(dense, members)
-            nodes = start[members].unsqueeze(-1) + torch.arange(n, device=start.device)
-            groups.append((nodes, *torch.linalg.eigh(dense)))
-        return cls(groups)
+    def reset_parameters(self) -> None:
+        """Draw fresh parameters."""
+        self.weight.uniform_(-self._bound, self._bound)
+        if self.encoder is not None:
+            self.encoder.reset_parameters()
 
-    def inverse(self, weight: Tensor, v: Tensor) -> Tensor:
-        r""":math:`(I - S \otimes W)^{-1} v` for symmetric W [R, k, k] and v [R, k, N]."""
-        values, vectors = torch.linalg.eigh(weight)  # [R, k], [R, k, k]
-        turned, out = torch.bmm(vectors.mT, v), torch.empty_like(v)
-        for nodes, s, q in self.groups:
-            gain = 1.0 / (1.0 - values[..., None, None] * s)  # [R, k, B, n]
-            modes = torch.einsum("rkbn,bnm->rkbm", turned[..., nodes], q) * gain
-            out[..., nodes] = torch.einsum("rkbm,bnm->rkbn", modes, q)
-        return torch.bmm(vectors, out)
+    @property
+    def _bound(self) -> float:
+        """Largest entry of a fresh parameter."""
+        return 1.0 / math.sqrt(self.hidden_channels)
+
+    def problem(self, inputs: Inputs) -> Contraction:
+        """The fixed point of these inputs, attached to the autograd graph."""
+        inputs = self.accept(inputs)
+        graph, dtype, k = self.graph(inputs), self.precision(inputs.x), self.hidden_channels
+        a = adjacency(graph, inputs.edge_weight, dtype)
+        matrix = self._matrix(self.weight.to(dtype)).view(-1, k, k)
+        b = self._encode(self.encoder, inputs.x)
+        return Contraction(graph, a, matrix, b, self.act, self.euclidean)
 
 
-def _require_symmetric(dense: Tensor, members: list[int]) -> None:
-    """Raise unless all matrices [B, n, n] of these graphs are symmetric."""
-    apart = (dense - dense.mT).abs()
-    if bool((apart > 100 * torch.finfo(dense.dtype).eps).any()):
-        b, i, j = (int(at) for at in torch.unravel_index(apart.argmax(), apart.shape))
-        raise GraphError(
-            f"graph {members[b]} is not symmetric: between its nodes {j} and {i} the weights of "
-            f"the two directions differ; the closed form expects undirected edges: add the reverse "
-            f"edges (torch_geometric.utils.to_undirected) or use method='iterate'"
+def _below_one(name: str, value: float) -> float:
+    if not 0 < value < 1:
+        raise ConfigError(
+            f"{name}={value!r}; expected a number between 0 and 1, both excluded: with 1 the map "
+            f"is not a contraction"
         )
+    return float(value)
 
 
-@kept
-def spectrum_of(graph: Graph, dtype: torch.dtype) -> Spectrum:
-    """The spectrum of the renormalised adjacency without weights."""
-    return Spectrum.of(graph, adjacency(graph, None, dtype))
+class IGNNConv(ContractionConv):
+    r"""A layer with the fixed point
+    :math:`h_i = \phi(\sum_j \tilde A_{ij} W h_j + g(x_i))`.
+
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`.
+
+    Args:
+        widths: Hidden widths of the MLP g; the paper uses (16, 16, 16).
+        kappa: Bound κ on :math:`\|W\|_\infty`, 0 < κ < 1.
+        act: :math:`\phi`: ``"relu"`` (the paper's), ``"leaky_relu"``, ``"tanh"``, ``"identity"``
+            or any :class:`~hogwild.nn.Nonexpansive`. With ``"relu"`` and k = 2, a third of the
+            models on the chains and counting tasks had only zero activations after a hundred epochs
+            and stopped learning. This never happened with ``"leaky_relu"``.
+
+    Conventions:
+        ``edge_weight`` is nonnegative and holds the entries of A, also for the degrees. Self-loops
+        are ordinary edges, and each of several parallel edges counts. On a directed graph node i
+        hears the senders of the edges into it, and the graph needs no reverse links.
+    """
+
+    euclidean = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        *,
+        hidden_channels: int = 2,
+        widths: Sequence[int] = (16, 16, 16),
+        kappa: float = 0.95,
+        act: str | Nonexpansive = "relu",
+        **kwargs: Unpack[Solving],
+    ) -> None:
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        self.kappa, self.act = _below_one("kappa", kappa), nonexpansive(act)
+        widths = (*require_widths("widths", widths), hidden_channels)
+        self.encoder = MLP(in_channels, widths, replicas=self.replicas)
+        self.reset_parameters()
+
+    def _matrix(self, weight: Tensor) -> Tensor:
+        # Rows w = κ v / (1 + ‖v‖₁⁴)^¼ have ‖w‖₁ ≤ κ for every v.
+        length = weight.abs().sum(-1, keepdim=True)
+        return self.kappa * weight / torch.hypot(torch.ones_like(length), length**2).sqrt()
+
+    def _distinctions(self) -> dict[str, object]:
+        return {"kappa": self.kappa, "act": self.act.name}
+
+
+class IGNN(ImplicitGNN):
+    """An implicit GNN: one or several :class:`IGNNConv` and the paper's readout. The arguments are
+    those of :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`IGNNConv`."""
+
+    layer = IGNNConv
+
+
+class EIGNNConv(ContractionConv):
+    r"""A layer with the fixed point
+    :math:`h_i = \gamma \sum_j S_{ij}\, g(F) h_j + f(x_i)`, where S is :math:`\tilde A`.
+
+    ``in_channels``, ``hidden_channels`` and ``kwargs`` are as in
+    :class:`~hogwild.models.ImplicitConv`. If both widths are equal there is no encoder, f(X) = X.
+
+    Args:
+        gamma: γ, 0 < γ < 1. The paper uses 0.8 and also allows 1, which is not a contraction.
+    """
+
+    act, euclidean = nonexpansive("identity"), True
+
+    def __init__(
+        self,
+        in_channels: int,
+        *,
+        hidden_channels: int = 2,
+        gamma: float = 0.8,
+        **kwargs: Unpack[Solving],
+    ) -> None:
+        super().__init__(in_channels, hidden_channels, **kwargs)
+        self.gamma = _below_one("gamma", gamma)
+        self.encoder = None
+        if in_channels != hidden_channels:
+            self.encoder = MLP(in_channels, (hidden_channels,), replicas=self.replicas)
+        self.reset_parameters()
+
+    @property
+    def _bound(self) -> float:
+        return math.sqrt(3.0 / self.hidden_channels)  # Glorot's, for a square matrix
+
+    def _matrix(self, weight: Tensor) -> Tensor:
+        r""":math:`\gamma\, g(F)`."""
+        square = weight.mT @ weight
+        norm = torch.linalg.matrix_norm(square, keepdim=True)
+        return self.gamma * square / (norm + EPSILON)
+
+    def _distinctions(self) -> dict[str, object]:
+        return {"gamma": self.gamma}
+
+
+class EIGNN(ImplicitGNN):
+    """EIGNN: one or several :class:`EIGNNConv` and the paper's readout. The arguments are those of
+    :class:`~hogwild.models.gnn.ImplicitGNN` and :class:`EIGNNConv`."""
+
+    layer = EIGNNConv

@@ -26,7 +26,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.kernels.attention import attend
 from hogwild.kernels.chunks import ChunkedEnergyKernel
 from hogwild.kernels.cuda import CudaEnergyKernel
-from hogwild.kernels.energy import EnergyKernel
+from hogwild.kernels.energy import ACTIVATIONS, EnergyKernel
 from hogwild.kernels.large import LargeEnergyKernel
 from hogwild.kernels.native import Missing, found
 from hogwild.kernels.posing import Design, Posing, given_by
@@ -45,7 +45,6 @@ from hogwild.problems.energy import EnergyProblem
 from hogwild.problems.streamed import Pose, StreamedEnergy, is_large
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
-from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.networks import PICNNParameters, Slot, mlp
 from hogwild_node.round import Round
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over

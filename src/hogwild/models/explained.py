@@ -9,8 +9,7 @@ from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import ConfigError
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.ignn import EIGNNConv
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 
 
 class Explained(nn.Module):
@@ -33,7 +32,7 @@ class Explained(nn.Module):
 
     def __init__(self, model: ConvGNN) -> None:
         super().__init__()
-        if not isinstance(model, ConvGNN) or isinstance(model, ExplicitGNN):
+        if not isinstance(model, ConvGNN) or isinstance(model, LayeredGNN):
             raise ConfigError(
                 f"model is a {type(model).__name__}; expected an implicit model of hogwild. "
                 f"Explainers take models of PyG's layers, such as hogwild.GCN, as they are"
@@ -42,11 +41,6 @@ class Explained(nn.Module):
             raise ConfigError(
                 f"{model.conv.label} does not read edge weights, which the mask of the edges would "
                 f"multiply; expected another model, or an explanation by features"
-            )
-        if isinstance(model.conv, EIGNNConv) and model.conv.method == "closed":
-            raise ConfigError(
-                "the closed form of EIGNN needs equal weights in both directions, and a mask has a "
-                "number for each; expected EIGNN(..., method='iterate')"
             )
         self.model = model
         self.edges = _Edges()

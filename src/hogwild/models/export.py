@@ -13,16 +13,15 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv
-from hogwild.models.check import check_model
+from hogwild.models.contraction import ContractionConv, IGNNConv
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
-from hogwild.models.ignn import ContractionConv, EIGNNConv, IGNNConv
-from hogwild.models.layer import Layer, activation
-from hogwild.models.layered import Layers
+from hogwild.models.layered import Layer, Layers, activation
 from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
+from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
@@ -174,9 +173,8 @@ def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 @facts.register
 def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    act, options = "identity", {}
+    act, options = conv.act.name, {}
     if isinstance(conv, IGNNConv):
-        act = conv.act.name
         slope = getattr(conv.act.value, "keywords", {}).get("negative_slope", 0.0)
         options = {"negative_slope": slope}
     if act not in ("identity", "relu", "leaky_relu", "tanh"):
@@ -184,7 +182,6 @@ def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tenso
             f"act={act!r} is an activation of your own, which a robot does not have; expected "
             f"relu, leaky_relu, tanh or identity"
         )
-    assert isinstance(conv, IGNNConv | EIGNNConv)
     return {"kind": "contraction", "act": act, **options}, {"matrix": conv.matrix}
 
 

@@ -13,10 +13,9 @@ from hogwild.errors import ConfigError, FeatureError, require_positive, require_
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import AnyProblem, Conv, Kind, Model
+from hogwild.models.base import AnyProblem, Conv, Kind, Model, keywords, refuse_unknown
 from hogwild.models.features import Features
 from hogwild.models.implicit import ImplicitConv
-from hogwild.models.keywords import keywords, refuse_unknown
 from hogwild.models.mode import opaque
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack

@@ -27,8 +27,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import Conv
-from hogwild.models.keywords import keywords, refuse_unknown
+from hogwild.models.base import Conv, keywords, refuse_unknown
 from hogwild.models.mode import opaque, refuse_transforms, studied
 from hogwild.models.validation import first_parameter, large_features
 from hogwild.ops import all_finite, as_field, precise

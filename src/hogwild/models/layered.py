@@ -11,6 +11,8 @@ and every convolution maps width k to width k.
 
 from __future__ import annotations
 
+import copy
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,21 +23,276 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
+from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import Conv, Kind
+from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.keywords import keywords, refuse_unknown
-from hogwild.models.layer import Layer, build, gcn_node, try_out
 from hogwild.models.levels import LayeredProblem
-from hogwild.models.locality import AllEdges, Edges, StarEdges, surroundings_needed
+from hogwild.models.locality import (
+    AllEdges,
+    Edges,
+    StarEdges,
+    normalises,
+    refuse_beyond_one_hop,
+    surroundings_needed,
+    without_normalisation,
+)
 from hogwild.models.readout import Readout
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
-from hogwild_node.problems import LocalLayers
+from hogwild_node.activations import identity, leaky_relu, tanh
+from hogwild_node.problems import GCN as GCNNode
+from hogwild_node.problems import GCNLayer, LocalLayers
+
+
+class Layer(nn.Module):
+    """A convolution, followed by a norm, an activation and dropout on every node."""
+
+    def __init__(
+        self,
+        conv: nn.Module,
+        norm: nn.Module | None = None,
+        act: Callable[[Tensor], Tensor] | None = None,
+        dropout: float = 0.0,
+        act_first: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(conv, nn.Module):
+            raise ConfigError(f"a layer is a {type(conv).__name__}; expected a torch.nn.Module")
+        self.conv, self.norm, self.act = conv, norm, act
+        self.dropout = nn.Dropout(dropout) if dropout else None
+        self.act_first = act_first
+        self.reads = _arguments(conv)
+
+    def __str__(self) -> str:
+        return type(self.conv).__name__
+
+    def forward(self, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
+        """[N, k] → [N, k]. With ``bare`` the output of the convolution alone is appended:
+        [N, 2k]."""
+        h = out = self._convolve(x, edges)
+        if self.act is not None and self.act_first:
+            h = self.act(h)
+        if self.norm is not None:
+            h = self.norm(h)
+        if self.act is not None and not self.act_first:
+            h = self.act(h)
+        if self.dropout is not None:
+            h = self.dropout(h)
+        return torch.cat([h, out], -1) if bare else h
+
+    def _convolve(self, x: Tensor, edges: Edges) -> Tensor:
+        conv, index, weight = cast("Any", self.conv), edges.index, edges.weight
+        if normalises(conv):
+            index, weight = edges.normalised(conv.improved, conv.add_self_loops, x.dtype)
+            conv = without_normalisation(conv)
+        options: dict[str, Tensor | None] = {}
+        if "edge_attr" in self.reads:
+            options["edge_attr"] = edges.attr
+        if "edge_weight" in self.reads:
+            options["edge_weight"] = weight
+        out: Tensor = conv(x, index, **options)
+        return out
+
+
+def _arguments(conv: nn.Module) -> frozenset[str]:
+    """Which of ``edge_attr`` and ``edge_weight`` a convolution takes."""
+    given = inspect.signature(conv.forward).parameters.values()
+    optional = ("edge_attr", "edge_weight")
+    needed = [p for p in given if p.default is p.empty and p.name not in optional]
+    needed = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(needed) != 2 and not any(p.kind is p.VAR_POSITIONAL for p in given):
+        raise ConfigError(
+            f"{type(conv).__name__}.forward takes ({', '.join(map(str, given))}); expected a layer "
+            f"that is called as layer(x, edge_index), optionally with edge_attr and edge_weight. "
+            f"Pass other arguments to its constructor, or write a module that calls it with them"
+        )
+    return frozenset(p.name for p in given if p.name in optional)
+
+
+def build(
+    layers: BasicGNN | Iterable[nn.Module],
+    hidden_channels: int | None,
+    edge_dim: int | None,
+    act: str | Callable[[Tensor], Tensor] | None,
+    norm: str | nn.Module | None,
+    dropout: float,
+) -> tuple[int, int | None, list[Layer]]:
+    """Build and test the layers; the arguments are those of :class:`Layers`.
+
+    Returns:
+        The width of the embeddings, the width of the edge features, and the layers.
+    """
+    if isinstance(layers, BasicGNN):
+        if act != "relu" or norm is not None or dropout:
+            raise ConfigError(
+                f"{type(layers).__name__} has its own activation, norms and dropout, but act, norm "
+                f"or dropout was given; expected these options in the constructor of "
+                f"{type(layers).__name__}"
+            )
+        stack, width = _take_over(layers), layers.hidden_channels
+    elif not isinstance(layers, Iterable) or isinstance(layers, nn.Sequential):
+        raise ConfigError(
+            f"layers is one {type(layers).__name__}; expected a list of convolutions, or a PyG "
+            f"model such as torch_geometric.nn.GraphSAGE, as the first argument: "
+            f"LayeredGNN(layers, in_channels, out_channels=...)"
+        )
+    else:
+        try:
+            function = activation_resolver(act)
+        except ValueError as error:
+            raise ConfigError(f"act={act!r}; expected one of PyG's, a function or None") from error
+        stack = [Layer(conv, None, function, dropout) for conv in layers]
+        width = _told(stack, "in_channels") if hidden_channels is None else hidden_channels
+    if not stack:
+        raise ConfigError("layers is empty; expected at least one convolution")
+    if width is None or hidden_channels not in (None, width):
+        raise ConfigError(
+            f"hidden_channels={hidden_channels}, and the layers have width {width}; expected "
+            f"hidden_channels=k for layers k → k that have no in_channels"
+        )
+    require_positive("hidden_channels", width)
+    edge_dim = _told(stack, "edge_dim") if edge_dim is None else edge_dim
+    if edge_dim is not None:
+        require_positive("edge_dim", edge_dim)
+        if not any("edge_attr" in layer.reads for layer in stack):
+            raise ConfigError(f"edge_dim={edge_dim}, but none of the layers takes edge_attr")
+    for i, layer in enumerate(stack):
+        if norm is not None:
+            layer.norm = _norm(norm, width)
+        refuse_beyond_one_hop(layer)
+        try_out(layer, f"layer {i} ({layer})", width, edge_dim)
+    return width, edge_dim, stack
+
+
+def _take_over(model: BasicGNN) -> list[Layer]:
+    """The layers of a PyG model. As in PyG, the last layer has no norm, activation or dropout."""
+    if model.jk_mode is not None:
+        raise AsynchronyError(
+            f"jk={model.jk_mode!r}: jumping knowledge reads the embeddings of all layers, but a "
+            f"node only keeps its latest embedding; expected jk=None"
+        )
+    norms = [None if isinstance(norm, nn.Identity) else norm for norm in model.norms]
+    last = len(model.convs) - 1
+    return [
+        Layer(conv, norm, model.act, model.dropout.p, model.act_first) if i < last else Layer(conv)
+        for i, (conv, norm) in enumerate(zip(model.convs, norms, strict=True))
+    ]
+
+
+def _norm(norm: str | nn.Module, width: int) -> nn.Module:
+    """The norm of this name, or a copy of the given module."""
+    try:
+        return cast("nn.Module", copy.deepcopy(normalization_resolver(norm, width)))
+    except ValueError as error:
+        raise ConfigError(f"norm={norm!r}; expected one of PyG's, a module or None") from error
+
+
+def _told(stack: list[Layer], attribute: str) -> int | None:
+    """The value that the layers have for an attribute; ``None`` if no layer has the attribute."""
+    found = {getattr(layer.conv, attribute, None) for layer in stack} - {None}
+    if len(found) > 1:
+        raise ConfigError(
+            f"the layers have {attribute}={', '.join(sorted(map(str, found)))}; expected the same "
+            f"number for all layers. An asynchronous node reads its neighbours' values of any "
+            f"layer, so all layers must map width k to width k, and the encoder maps the features "
+            f"to width k"
+        )
+    return next(iter(found), None)
+
+
+@torch.no_grad()
+def try_out(
+    layer: Layer, name: str, k: int, edge_dim: int | None, replicas: int | None = None
+) -> None:
+    """Raise unless a layer maps width k to width k on a path of three nodes."""
+    for part in layer.modules():
+        if getattr(part, "cached", False):
+            raise ConfigError(
+                f"{name} was built with cached=True and would use the normalised weights of the "
+                f"first graph for every graph; expected cached=False (hogwild caches these weights "
+                f"for each graph)"
+            )
+    if any(nn.parameter.is_lazy(p) for p in layer.parameters()):
+        raise ConfigError(f"{name} does not know its input width yet; expected in_channels={k}")
+    like = next((p for p in layer.parameters()), torch.empty(0))
+    index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]], device=like.device)
+    graph = Graph(index[0], index[1], torch.zeros(3, dtype=torch.long, device=like.device), 3, 1)
+    attr = None if edge_dim is None else like.new_ones(4, edge_dim)
+    edges = AllEdges(graph, index, attr, None)
+    advice = (
+        f"expected a layer from width {k} to width {k}, because an asynchronous node reads its "
+        f"neighbours' values of any layer. The encoder maps the features to width {k}, and the "
+        f"readout maps width {k} to predictions"
+    )
+    trial = copy.deepcopy(layer).eval()
+    try:
+        if replicas is None:
+            out = trial(like.new_ones(3, k), edges)
+        else:
+            out = ensemble.apply(trial, like.new_ones(replicas, 3, k), edges)
+    except Exception as error:  # a foreign layer may raise anything
+        raise ConfigError(f"{name} raised on an input [3, {k}]: {error}; {advice}") from error
+    found = list(out.shape[-2:]) if isinstance(out, Tensor) else f"a {type(out).__name__}"
+    if found != [3, k]:
+        raise ConfigError(f"{name} maps [3, {k}] to {found}; {advice}")
+
+
+# -- without torch --------------------------------------------------------------------------------
+
+_ACTS: dict[str, Callable[..., Any]]
+_ACTS = {"identity": identity, "relu": leaky_relu, "tanh": tanh}
+
+
+def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCNNode | None:
+    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not a layer of a GCN.
+
+    Args:
+        layers: The layers; with replicas, their parameters are [R, …].
+        edges: The edges of the whole graph.
+        encoded: Values before the first layer, [R, k, N].
+    """
+    acts = [_act(layer) for layer in layers]
+    convs: list[Any] = [layer.conv for layer in layers]
+    alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
+    if None in acts or not all(map(normalises, convs)) or len(alike) != 1:
+        return None
+    r, k = encoded.shape[:2]
+    count = edges.graph.num_edges
+    improved, loops = alike.pop()
+    weight = edges.normalised(improved, loops, encoded.dtype)[1]
+    parameters = [
+        GCNLayer(
+            conv.lin.weight.reshape(r, k, k),
+            encoded.new_zeros(r, k, 1) if conv.bias is None else conv.bias.reshape(r, k, 1),
+            act or identity,
+        )
+        for conv, act in zip(convs, acts, strict=True)
+    ]
+    loop = weight[count:] if loops else None
+    return GCNNode(encoded, tuple(parameters), weight[:count], loop, (k,) * (len(convs) + 1))
+
+
+def _act(layer: Layer) -> Callable[..., Any] | None:
+    """The activation of a layer without torch; ``None`` if the layer is not one of a GCN."""
+    name = activation(layer)
+    if name is None or (layer.dropout is not None and layer.training):
+        return None
+    slope = getattr(layer.act, "negative_slope", 0.0)
+    return partial(leaky_relu, negative_slope=slope) if name == "leaky_relu" else _ACTS[name]
+
+
+def activation(layer: Layer) -> str | None:
+    """The name of a layer's activation; ``None`` if the layer has a norm or an unknown
+    activation."""
+    if layer.norm is not None:
+        return None
+    names = {type(None): "identity", nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh"}
+    return (names | {nn.LeakyReLU: "leaky_relu"}).get(type(layer.act))
 
 
 @dataclass(eq=False)
@@ -207,18 +464,6 @@ class Layers(Conv):
             for i, layer in enumerate(self._stack)
         )
 
-    def require_asynchronous(self, inputs: Inputs) -> None:
-        inputs = self.accept(inputs)
-        like = next(self.parameters(), inputs.x)
-        like = like.new_zeros(self.replicas or 1, inputs.num_nodes, self.hidden_channels)
-        attr = None
-        if self.edge_dim is not None:
-            random = torch.Generator().manual_seed(0)
-            shape = (inputs.edge_index.size(1), self.edge_dim)
-            attr = torch.randn(shape, generator=random).to(like)
-        graph = inputs.graph(validate=self.validate)
-        self._probe(AllEdges(graph, inputs.edge_index, attr, None), like)
-
     def extra_repr(self) -> str:
         layers = ", ".join(dict.fromkeys(repr(layer.conv) for layer in self._stack))
         options = {"edge_dim": self.edge_dim, "replicas": self.replicas}
@@ -227,8 +472,24 @@ class Layers(Conv):
         return ", ".join([sizes, f"{self.num_layers} layers of {layers}", *given])
 
 
-class ExplicitGNN(ConvGNN):
-    """The base class of models with a fixed number of layers."""
+class LayeredGNN(ConvGNN):
+    r"""A model from any PyG-style message-passing layers of one hop.
+
+    It applies an encoder, then the convolution, norm, activation and dropout of every layer, and
+    then the readout. The layers become part of the model, with the parameters that they have; with
+    ``replicas`` they are a pattern, of which every replica draws its own parameters.
+    :func:`hogwild.simulate` takes a whole model that was trained elsewhere (:func:`hogwild.wrap`).
+
+    Args:
+        layers: Convolutions of width k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
+            ``edge_weight`` if they take them; or a PyG model such as
+            ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, of which the model takes
+            convolutions, norms, activation and dropout (its last layer has none of the latter
+            three).
+        in_channels: Width of the node features.
+        kwargs: ``out_channels``, ``pool`` and ``readout`` as in
+            :class:`~hogwild.models.gnn.ConvGNN`, and arguments of :class:`~hogwild.models.Layers`.
+    """
 
     conv: Layers
 
@@ -252,60 +513,7 @@ class ExplicitGNN(ConvGNN):
         return self.read(self.conv.predict(self.encoded(inputs), h0), inputs)
 
 
-class LayeredGNN(ExplicitGNN):
-    r"""A *new* model from any PyG-style message-passing layers of one hop.
-
-    The model contains copies of the given layers with fresh parameters, an encoder and a readout.
-    The given layers do not change. :func:`hogwild.simulate` takes a trained model directly
-    (:func:`hogwild.wrap`). Layers whose parameters have gradients are refused, because their
-    trained parameters would be lost.
-
-    The model applies the encoder, then the convolution, norm, activation and dropout of every
-    layer, and then the readout.
-
-    Args:
-        layers: Convolutions of width k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
-            ``edge_weight`` if they take them; or a PyG model such as
-            ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, whose convolutions, norms,
-            activation and dropout are copied (its last layer has none of the latter three).
-        in_channels: Width of the node features.
-        kwargs: ``out_channels``, ``pool`` and ``readout`` as in
-            :class:`~hogwild.models.gnn.ConvGNN`, and arguments of :class:`~hogwild.models.Layers`.
-    """
-
-    def __init__(
-        self, layers: BasicGNN | Iterable[nn.Module], in_channels: int, **kwargs: Any
-    ) -> None:
-        super().__init__(_drawn(layers), in_channels, **kwargs)
-
-
-def _drawn(layers: BasicGNN | Iterable[nn.Module]) -> BasicGNN | Iterable[nn.Module]:
-    """Copies of the given layers with fresh parameters."""
-    if not isinstance(layers, nn.Module | Iterable):
-        raise ConfigError(
-            f"layers={layers!r}; expected a list of convolutions, or a PyG model, as the first "
-            f"argument: LayeredGNN(layers, in_channels, out_channels=...)"
-        )
-    given = layers if isinstance(layers, nn.Module) else list(layers)
-    parts = [given] if isinstance(given, nn.Module) else given
-    if not all(isinstance(part, nn.Module) for part in parts):
-        return given  # Layers raises the error
-    parameters = [p for part in parts for p in part.parameters()]
-    if any(nn.parameter.is_lazy(p) for p in parameters):
-        return given  # Layers raises the error
-    if any(p.grad is not None for p in parameters):
-        raise ConfigError(
-            f"the parameters of {type(parts[0]).__name__} have gradients, so they were trained, "
-            f"but LayeredGNN builds a new model with fresh parameters; expected layers that were "
-            f"never trained. hogwild.simulate and hogwild.robustness take a trained model as it "
-            f"is, or as hogwild.wrap(model)"
-        )
-    if isinstance(given, nn.Module):
-        return cast("BasicGNN", ensemble.fresh(given))
-    return list(cast("nn.ModuleList", ensemble.fresh(nn.ModuleList(given))))
-
-
-class GCN(ExplicitGNN):
+class GCN(LayeredGNN):
     r"""A graph convolutional network at the paper's size: five layers of width 10.
 
     With :math:`\tilde A = (D + I)^{-1/2} (A + I) (D + I)^{-1/2}`,
@@ -342,7 +550,7 @@ class GCN(ExplicitGNN):
         super().__init__(convs, in_channels, **kwargs)
 
 
-class GAT(ExplicitGNN):
+class GAT(LayeredGNN):
     r"""A graph attention network at the paper's size: five layers of three heads of width 3.
 
     .. math::

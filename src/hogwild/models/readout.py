@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_all_positive, require_positive, require_widths
 from hogwild.kernels.reading import POOLS, read
-from hogwild.models.keywords import Called
+from hogwild.models.base import Called
 from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Unpack
 
 import torch
@@ -39,14 +38,14 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.nn.tanh import TanhMap, TanhMLP
-from hogwild.ops import distinct, gather, mtm, mtv, scatter
+from hogwild.nn.mlp import MLP
+from hogwild.ops import distinct, gather, mtm, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
 from hogwild_node.local import LocalMap
-from hogwild_node.networks import Slot
-from hogwild_node.tree import EDGES, FIXED, NODES, over
+from hogwild_node.networks import Slot, read
+from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
 
 DEGREE = 10
 """Number of neighbours for which fresh parameters are scaled."""
@@ -58,31 +57,96 @@ How the sum is shared between the two is a choice that no benchmark has tested."
 
 
 @dataclass
-class Jacobian:
-    r"""One k × k block for every node and edge, with receivers as rows and senders as columns."""
+class TanhMap(OnGraph):
+    r"""A :class:`TanhMLP` as a function of some inputs y, with its other inputs fixed.
 
-    graph: Graph
-    own: Tensor  # [R, k, k, N] ∂F_i / ∂h_i without self-loops
-    edge: Tensor  # [R, k, k, E] ∂F_i / ∂h_j along each edge j → i
+    .. math:: z_1 = \tanh(W_1^{(y)} y + c), \qquad z_{\ell+1} = \tanh(W_\ell z_\ell + b_\ell).
 
-    def pull(self, v: Tensor) -> Tensor:
-        """``Jᵀ v``, [R, k, N]."""
-        along = mtv(self.edge, gather(v, self.graph.dst))
-        return mtv(self.own, v) + scatter(along, self.graph.src, self.graph.num_nodes)
+    The last layer applies tanh only with ``squash``.
+    """
 
-    @cached_property
-    def blocks(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Blocks [R, k, k, M] of the distinct pairs of nodes, with their rows and columns [M].
-        Parallel edges share a block, and a self-loop is part of the block of its node."""
-        number, rows, cols = _pairs(self.graph)
-        both = torch.cat([self.own, self.edge], -1)
-        return scatter(both, number, rows.numel()), rows, cols
+    given: Tensor  # [R, w, n] c, the bias and the fixed inputs in the first layer
+    first: Tensor = over(SHARED)  # [R, w, c] the columns of W₁ that read y
+    rest: list[tuple[Tensor, Tensor]] = over(SHARED)  # [R, b, a], [R, b, 1] of the later layers
+    squash: bool = over(FIXED)
+
+    def __call__(self, y: Tensor, given: Tensor | None = None) -> Tensor:
+        """[R, c, n] -> [R, out, n]; ``given`` replaces ``self.given`` for some of the n."""
+        return self._run(y, given)[-1]
+
+    def _run(self, y: Tensor, given: Tensor | None) -> list[Tensor]:
+        """Values of all layers."""
+        a = torch.matmul(self.first, y) + (self.given if given is None else given)
+        values = []
+        for weight, bias in self.rest:
+            values.append(torch.tanh(a))
+            a = torch.matmul(weight, values[-1]) + bias
+        return [*values, torch.tanh(a) if self.squash else a]
+
+    def jacobian(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        r"""The value [R, out, n] and :math:`\partial / \partial y` [R, out, c, n]."""
+        *hidden, out = self._run(y, None)
+        j = self.first.unsqueeze(-1)
+        for z, (weight, _) in zip(hidden, self.rest, strict=True):
+            j = (1.0 - z * z).unsqueeze(2) * j  # [R, a, c, n]
+            j = torch.matmul(weight, j.flatten(2)).unflatten(2, j.shape[2:])
+        if self.squash:
+            j = (1.0 - out * out).unsqueeze(2) * j
+        return out, j.expand(*out.shape[:2], y.size(1), out.size(-1))
+
+
+class TanhMLP(MLP):
+    r"""Fully connected layers with tanh between them: smooth and, with ``squash``, bounded.
+
+    ``in_channels``, ``channels`` and ``replicas`` are as in :class:`~hogwild.nn.MLP`.
+
+    Args:
+        squash: Whether tanh also follows the last layer.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: Sequence[int],
+        *,
+        squash: bool = False,
+        replicas: int | None = None,
+    ) -> None:
+        super().__init__(in_channels, channels, replicas=replicas)
+        self.squash = squash
 
     @property
-    def columns(self) -> Tensor:
-        """Sums of the absolute values of every column, [R, k, N]."""
-        blocks, _, cols = self.blocks
-        return scatter(blocks.abs().sum(1), cols, self.graph.num_nodes)
+    def gain(self) -> float:
+        """One, because tanh roughly preserves the variance."""
+        return 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        last = len(self.weight) - 1
+        for i, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
+            x = torch.matmul(x, weight.mT) + bias.unsqueeze(-2)
+            x = torch.tanh(x) if i < last or self.squash else x
+        return x
+
+    def given(self, slots: Sequence[Slot], dtype: torch.dtype) -> TanhMap:
+        """The network as a function of its *first* inputs, in this precision; its last inputs are
+        these features."""
+        weights, biases = (
+            [(p if self.replicas is not None else p.unsqueeze(0)).to(dtype) for p in parameters]
+            for parameters in (self.weight, self.bias)
+        )
+        at = self.channels[0] - sum(slot.features.size(-2) for slot in slots)
+        fixed = biases[0].unsqueeze(-1) + read(weights[0][..., at:], slots)
+        rest = [(w, b.unsqueeze(-1)) for w, b in zip(weights[1:], biases[1:], strict=True)]
+        return TanhMap(fixed, weights[0][..., :at], rest, self.squash)
+
+    def product(self, fn: Callable[[Tensor], Tensor]) -> Tensor:
+        r""":math:`f(W_L) \cdots f(W_1)`, [(R,) out, in]. If f is the identity, this is the Jacobian
+        where no unit saturates. If f is the square, it is the mean square of the Jacobian's entries
+        over random signs of the weights."""
+        out = fn(self.weight[0])
+        for weight in list(self.weight)[1:]:
+            out = fn(weight) @ out
+        return out
 
 
 @kept
@@ -102,7 +166,6 @@ class ScarselliProblem(FixedPoint, LocalMap):
     message: TanhMap = over(EDGES)  # of (h_i, h_j)
     transition: TanhMap = over(NODES)  # of (m_i, h_i)
     weight: Tensor | None = over(EDGES)  # [E]
-    _last: tuple[Tensor, Jacobian] | None = over(FIXED, None, init=False, repr=False, compare=False)
 
     @property
     def replicas(self) -> int:
@@ -120,8 +183,11 @@ class ScarselliProblem(FixedPoint, LocalMap):
         heard = torch.cat([at.collect(sent), h], 1)
         return self.transition(heard, at.at_nodes(self.transition.given))
 
-    def jacobian(self, h: Tensor) -> Jacobian:
-        """The Jacobian at h [R, k, N], differentiable in h, features and parameters."""
+    def jacobian(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The Jacobian at h [R, k, N], differentiable in h, features and parameters: blocks
+        [R, k, k, M] of the distinct (receiver, sender) pairs, with receivers as rows, and the two
+        ends of every pair [M]. Parallel edges share a block, and a self-loop is part of the block
+        of its node."""
         graph, n, k = self.graph, self.graph.num_nodes, self.channels
         ends = torch.cat([gather(h, graph.dst), gather(h, graph.src)], 1)
         sent, slope = self.message.jacobian(ends)  # [R, c, E], [R, c, 2k, E]
@@ -131,16 +197,19 @@ class ScarselliProblem(FixedPoint, LocalMap):
         _, out = self.transition.jacobian(torch.cat([scatter(sent, graph.dst, n), h], 1))
         through, direct = out[:, :, :c].transpose(1, 2), out[:, :, c:]  # [R, c, k, N], [R, k, k, N]
         here, along = scatter(slope[:, :, :k], graph.dst, n), gather(through, graph.dst)
-        return Jacobian(graph, direct + mtm(through, here), mtm(along, slope[:, :, k:]))
+        number, rows, cols = _pairs(graph)
+        both = torch.cat([direct + mtm(through, here), mtm(along, slope[:, :, k:])], -1)
+        return scatter(both, number, rows.numel()), rows, cols
 
-    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        if self._last is None or self._last[0] is not h:  # the adjoint calls this often at one h
-            self._last = (h, self.jacobian(h))
-        return self._last[1].pull(v)
+    def columns(self, h: Tensor) -> Tensor:
+        """Sums of the absolute values of every column of the Jacobian at h, [R, k, N]."""
+        blocks, _, cols = self.jacobian(h)
+        found: Tensor = scatter(blocks.abs().sum(1), cols, self.graph.num_nodes)
+        return found
 
     def penalty(self, h: Tensor, target: float) -> Tensor:
         r""":math:`\sum_c (\|J_{:,c}\|_1 - \mu)_+^2` at h, [R, G]; differentiable."""
-        excess = (self.jacobian(h).columns - target).clamp_min(0.0)
+        excess = (self.columns(h) - target).clamp_min(0.0)
         return self.graph.dot(excess, excess)
 
 

@@ -23,9 +23,17 @@ from torch_geometric.nn import JumpingKnowledge
 
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.calls import Fields, chosen, moved, named
 from hogwild.models.locality import refuse_beyond_one_hop
-from hogwild.models.replayed import Differs, Recorded, WrappedProblem, flat
+from hogwild.models.replayed import (
+    Differs,
+    Fields,
+    Recorded,
+    WrappedProblem,
+    chosen,
+    flat,
+    moved,
+    named,
+)
 
 _DRAWS = 3
 """Permutations of the features on which a model is tested; the first is the identity."""

@@ -20,9 +20,9 @@ from hogwild.kernels import energy
 from hogwild.linalg.fronts import resemble
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
-from hogwild.models.check import check_model, runnable
 from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
+from hogwild.models.wrapped import check_model, runnable
 
 NUMBER = "graph_id"
 """The attribute of a PyG ``Data`` that says which graph it is. PyG collates it to [G]."""

@@ -32,13 +32,12 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind, Model
-from hogwild.models.calls import Fields, ForwardSignature, convolutions
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
-from hogwild.models.layered import ExplicitGNN
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.locality import AllEdges
 from hogwild.models.mode import uncompiled
-from hogwild.models.replayed import Recorded, WrappedProblem
+from hogwild.models.replayed import Fields, ForwardSignature, Recorded, WrappedProblem, convolutions
 from hogwild.models.trial import Trial
 from hogwild.models.validation import require_finite
 
@@ -216,7 +215,7 @@ def _refuse_the_librarys_own(model: nn.Module) -> None:
     asynchronously without a wrapper."""
     known, outer = (ConvGNN, ImplicitConv), type(model).__name__
     path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
-    if own is None or (convolutions(model) and not isinstance(own, ExplicitGNN)):
+    if own is None or (convolutions(model) and not isinstance(own, LayeredGNN)):
         return
     name = type(own).__name__
     if not path and not isinstance(own, ImplicitConv):
@@ -234,3 +233,34 @@ def _refuse_the_librarys_own(model: nn.Module) -> None:
         f"Replace the modules after the embeddings by the readout of such a model: "
         f"readout=(16, 16) is an MLP with these hidden widths, and pool='mean' predicts for graphs"
     )
+
+
+def check_model(model: object) -> ConvGNN:
+    """The model, or the original of a compiled model; raise unless it is a model of the library."""
+    model = uncompiled(model)
+    if not isinstance(model, ConvGNN):
+        raise ConfigError(
+            f"model is {_kind(model)}; expected a model of hogwild. "
+            f"hogwild.LayeredGNN(layers, in_channels, out_channels=...) builds one from PyG's "
+            f"layers. hogwild.simulate, robustness and certify take a GNN trained elsewhere as it "
+            f"is"
+        )
+    return model
+
+
+def runnable(model: object) -> Model:
+    """A model that can run asynchronously. Models of the library are returned unchanged, all others
+    are wrapped (:func:`hogwild.wrap`). A compiled model is replaced by its original."""
+    model = uncompiled(model)
+    if isinstance(model, Model):
+        return model
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model is {_kind(model)}; expected a model of hogwild, or a trained GNN of "
+            f"PyG's convolutions (hogwild.wrap)"
+        )
+    return WrappedGNN(model)
+
+
+def _kind(model: object) -> str:
+    return f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"

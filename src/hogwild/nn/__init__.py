@@ -1,9 +1,8 @@
 """Networks that the models are built of: input-convex networks, attention, MLPs and norms."""
 
-from hogwild.nn.activations import SOFTPLUS, SQUAREPLUS, Activation
+from hogwild.nn.activations import SOFTPLUS, SQUAREPLUS, Activation, Nonexpansive, leaky_relu
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.mlp import MLP
-from hogwild.nn.nonexpansive import Nonexpansive, leaky_relu
 from hogwild.nn.norm import BatchNorm, LayerNorm
 from hogwild.nn.picnn import PICNN
 from hogwild.nn.standardize import Standardize

@@ -1,24 +1,44 @@
-"""The activations of PICNNs by name (:mod:`hogwild_node.activations`)."""
+r"""The activations by name: those of PICNNs (:mod:`hogwild_node.activations`), and nonexpansive
+ones, :math:`|\phi(a) - \phi(b)| \le |a - b|`. A contraction followed by a nonexpansive activation
+on every entry is a contraction with the same modulus.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import TypeVar
 
+import torch
+from torch import Tensor
+
+import hogwild.ops  # noqa: F401 (the functions below take tensors)
 from hogwild.errors import ConfigError
 from hogwild_node.activations import ACTIVATIONS, SOFTPLUS, SQUAREPLUS, Activation
+from hogwild_node.activations import NONEXPANSIVE as FUNCTIONS
 
-__all__ = ["ACTIVATIONS", "SOFTPLUS", "SQUAREPLUS", "Activation", "resolve"]
+__all__ = [
+    "ACTIVATIONS", "NONEXPANSIVE", "SOFTPLUS", "SQUAREPLUS", "Activation", "Nonexpansive",
+    "leaky_relu", "nonexpansive", "resolve",
+]  # fmt: skip
 
 A = TypeVar("A")
 
 
 def resolve(act: str | Activation) -> Activation:
     """The activation of that name, or the given :class:`Activation` itself."""
-    return named(act, ACTIVATIONS, Activation, "smooth, convex and nondecreasing")
+    return _named(act, ACTIVATIONS, Activation, "smooth, convex and nondecreasing")
 
 
-def named(act: str | A, known: Mapping[str, A], kind: type[A], why: str) -> A:
+def nonexpansive(act: str | Nonexpansive) -> Nonexpansive:
+    """The activation of that name, or the given :class:`Nonexpansive` itself."""
+    why = "with an expansive one, GELU or SiLU, the map may not be a contraction"
+    return _named(act, NONEXPANSIVE, Nonexpansive, why)
+
+
+def _named(act: str | A, known: Mapping[str, A], kind: type[A], why: str) -> A:
     """The activation of that name, or the given one, if it is of this kind."""
     if isinstance(act, kind):
         return act
@@ -28,3 +48,98 @@ def named(act: str | A, known: Mapping[str, A], kind: type[A], why: str) -> A:
             f"hogwild.nn.{kind.__name__} ({why})"
         )
     return known[act]
+
+
+NEAR, FAR = 100.0, 1e12
+"""The test grid has a spacing of 0.01 within ±NEAR and of 1 % from there to ±FAR."""
+STEPS = 20_000
+"""Number of steps of the grid within ±NEAR."""
+APART, CLOSE = 1e-4, 1e-3
+"""The slope is compared with difference quotients over the distance ``APART``, with the tolerance
+``CLOSE``."""
+
+
+@cache
+def _pairs() -> tuple[Tensor, Tensor]:
+    """Pairs of points a < b: neighbours on the test grid, those within ±NEAR first, and random
+    pairs at all distances."""
+    near = torch.linspace(-NEAR, NEAR, STEPS + 1, dtype=torch.float64)
+    far = torch.logspace(math.log10(NEAR), math.log10(FAR), 2_400, dtype=torch.float64)
+    random = torch.Generator().manual_seed(0)
+    draw = torch.rand(3, 20_000, generator=random, dtype=torch.float64)
+    size = FAR ** (2.0 * draw[0] - 1.0)  # from 1e-12 to 1e12
+    start = torch.where(draw[2] < 0.5, -size, size)
+    apart = size * 10.0 ** (-6.0 * draw[1])
+    low = torch.cat([near[:-1], far[:-1], -far[1:], start])
+    return low, torch.cat([near[1:], far[1:], -far[:-1], start + apart])
+
+
+@dataclass(frozen=True)
+class Nonexpansive:
+    r"""A scalar function :math:`\phi` with :math:`|\phi'| \le 1`.
+
+    The constructor tests the function in float64: at neighbouring points of a grid with a spacing
+    of 0.01 on ±100 and of 1 % up to :math:`\pm 10^{12}`, and at 20,000 random pairs of all sizes
+    and distances. On ±100 it compares ``slope`` with difference quotients of ``value``. The test is
+    not a proof: it may miss a steep piece between these points, a steep piece beyond
+    :math:`10^{12}`, or a random function. The guarantees of :func:`hogwild.certify` assume
+    :math:`|\phi'| \le 1`.
+
+    Attributes:
+        name: The name of the function.
+        value: :math:`\phi`.
+        slope: :math:`\phi'`; at a kink, any value between the one-sided derivatives.
+
+    Raises:
+        ConfigError: ``value`` is expansive, or ``slope`` is not its derivative.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+    def __post_init__(self) -> None:
+        a, b = _pairs()
+        rise, noise = self._rise(a, b)
+        steep = rise.abs() - noise
+        if not bool((steep <= 1.0 + 1e-9).all()):
+            at = int(torch.nan_to_num(steep, nan=torch.inf).argmax())
+            raise ConfigError(
+                f"activation {self.name!r} has slope {float(steep[at]):.4g} near "
+                f"{float(a[at]):.4g}; expected a nonexpansive one, with slopes between -1 and 1: "
+                f"with steeper slopes the map may not be a contraction"
+            )
+        # A difference quotient over a short interval lies between the slopes at its ends.
+        a, b = a[:STEPS], a[:STEPS] + APART
+        rise, noise = self._rise(a, b)
+        first, second = self.slope(a), self.slope(b)
+        over = rise - torch.maximum(first, second)
+        wrong = torch.maximum(over, torch.minimum(first, second) - rise) - noise
+        if not bool((wrong <= CLOSE).all()):
+            at = int(torch.nan_to_num(wrong, nan=torch.inf).argmax())
+            raise ConfigError(
+                f"activation {self.name!r}: slope gives {float(first[at]):.4g} at "
+                f"{float(a[at]):.4g}, where value rises by {float(rise[at]):.4g} for each unit; "
+                f"expected the derivative of value: solvers and gradients rely on it"
+            )
+
+    def _rise(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The difference quotients from a to b, and their rounding errors."""
+        low, high = self.value(a), self.value(b)
+        noise = 4.0 * torch.finfo(torch.float64).eps * (low.abs() + high.abs() + a.abs())
+        return (high - low) / (b - a), noise / (b - a)
+
+
+def leaky_relu(negative_slope: float = 0.1) -> Nonexpansive:
+    """A leaky ReLU; its negative slope lies between -1 and 1."""
+    known = FUNCTIONS["leaky_relu"]
+    options = {"negative_slope": negative_slope}
+    return Nonexpansive(
+        "leaky_relu", partial(known.value, **options), partial(known.slope, **options)
+    )
+
+
+NONEXPANSIVE = {
+    name: leaky_relu() if name == "leaky_relu" else Nonexpansive(name, act.value, act.slope)
+    for name, act in FUNCTIONS.items()
+}

@@ -26,18 +26,6 @@ def redraw(module: nn.Module) -> None:
             draw()
 
 
-def fresh(module: nn.Module) -> nn.Module:
-    """A copy of ``module`` with fresh parameters.
-
-    Raises:
-        ConfigError: As :func:`stack`.
-    """
-    out = copy.deepcopy(module)
-    redraw(out)
-    _require_drawn(module, out, "a new model needs a draw")
-    return out
-
-
 def stack(module: nn.Module, replicas: int) -> nn.Module:
     """A copy of ``module`` with R fresh, independent draws of its parameters, and R copies of its
     buffers.
@@ -53,11 +41,11 @@ def stack(module: nn.Module, replicas: int) -> nn.Module:
         memo[id(b)] = _repeat(b, replicas)
     out = copy.deepcopy(module, memo)
     redraw_each(out, replicas)
-    _require_drawn(module, replica(out, 0), f"replicas={replicas} need {replicas} draws")
+    _require_drawn(module, replica(out, 0), replicas)
     return out
 
 
-def _require_drawn(before: nn.Module, after: nn.Module, need: str) -> None:
+def _require_drawn(before: nn.Module, after: nn.Module, replicas: int) -> None:
     """Raise unless all random parameters of a module were drawn again."""
     for (name, old), new in zip(before.named_modules(), after.modules(), strict=True):
         own = list(old.parameters(recurse=False))
@@ -65,7 +53,7 @@ def _require_drawn(before: nn.Module, after: nn.Module, need: str) -> None:
         draws = zip(own, new.parameters(recurse=False), strict=True)
         if random and all(torch.equal(p, q) for p, q in draws):
             raise ConfigError(
-                f"{need} of the parameters of "
+                f"replicas={replicas} need {replicas} draws of the parameters of "
                 f"{type(old).__name__}{f' ({name})' if name else ''}, but no reset_parameters() "
                 f"changes them; expected a reset_parameters() that draws them again"
             )

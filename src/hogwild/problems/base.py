@@ -416,11 +416,6 @@ class FixedPoint(Distributed, CertifiedMap):
     r"""The problem of finding :math:`h = F(h)` on each graph."""
 
     @property
-    def has_inverse(self) -> bool:
-        """Whether the tangents have an inverse in closed form."""
-        return False
-
-    @property
     def node(self) -> LocalMap:
         """The map as nodes apply it. A problem that is a ``LocalMap`` itself is its own."""
         assert isinstance(self, LocalMap)

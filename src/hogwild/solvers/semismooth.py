@@ -47,7 +47,7 @@ class SemismoothNewton(Solver[FixedPoint]):
         best, futile = state.graphs["best"], state.graphs["futile"]
         newton = active & (futile < PATIENCE) & self._worthwhile(problem, state)
         new = state.nodes["image"]
-        for _ in range(0 if problem.has_inverse else BLOCK - 1):
+        for _ in range(BLOCK - 1):
             new = problem.step(new)
         if bool(newton.any()):
             # Inexact Newton: the inner tolerance follows the residual.
@@ -73,6 +73,6 @@ class SemismoothNewton(Solver[FixedPoint]):
         steps, at their last rate, soon converge.
         """
         now, before = state.graphs["residual"], state.graphs["before"]
-        if problem.has_inverse or LinearSolver(self.linear).is_direct(problem):
+        if LinearSolver(self.linear).is_direct(problem):
             return torch.ones_like(now, dtype=torch.bool)
         return now * (now / before).pow(BLOCKS) > self.limit(state)

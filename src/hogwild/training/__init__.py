@@ -13,8 +13,8 @@ from torch import nn
 from hogwild.config import Config
 from hogwild.errors import ConfigError
 from hogwild.metrics import Score
-from hogwild.models.check import check_model
 from hogwild.models.gnn import ConvGNN
+from hogwild.models.wrapped import check_model
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint
 from hogwild.training.checkpoint import Stop

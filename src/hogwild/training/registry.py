@@ -47,7 +47,7 @@ class Entry:
         options: Options beside the class's own defaults.
         edges: Whether it reads edge features.
         exact: Whether its solve ends exactly, after finitely many operations, so that a recipe's
-            solver does not apply; the option ``method="iterate"`` says otherwise.
+            solver does not apply.
     """
 
     type: Any
@@ -76,7 +76,7 @@ MODELS: dict[str, Entry] = {
     # Published with ReLU and κ = 0.95: on chains a third of such models die, and the others forget
     # what is far away. With these options nearly all of them learn (docs/results.md).
     "ignn": Entry(IGNN, {"act": "leaky_relu", "kappa": 0.999}),
-    "eignn": Entry(EIGNN, exact=True),
+    "eignn": Entry(EIGNN),
     "scarselli": Entry(ScarselliGNN, edges=True),
     "gcn": Entry(GCN),
     "gat": Entry(GAT, edges=True),
@@ -115,7 +115,7 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
         options["edge_dim"] = task.edge_dim
     if found.kind is not Kind.EXPLICIT and config.recipe == "paper":
         options["solve_dtype"] = None
-        if not found.exact or config.model_options.get("method") == "iterate":
+        if not found.exact:
             options["solver"] = PAPER[found.kind]
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= {"pool": task.pool, **spelled_out(config).model_options}

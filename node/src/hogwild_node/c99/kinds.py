@@ -123,13 +123,14 @@ def soft_energy(model: SoftModel, dtype: str) -> Written:
     steepest = np.maximum(shared["low"], shared["high"])
     bent = u.T @ (np.maximum(shared["inner_low"], shared["inner_high"]) * u)
     p, beta, k = model.told_channels + 1, model.config["beta"], model.channels
+    squares = soft.AGGREGATIONS[model.config["aggr"]].c
     sizes = defined(
         HOG_SOFT=w.shape[0],
         HOG_SOFT_WIDTH=literal(soft.WIDTH, dtype),
         HOG_INNER=u.shape[0],
         HOG_RESIDUAL=int(model.config["residual"]),
-        HOG_SYMMETRIC=int(model.config["aggr"] == "symmetric"),
-        HOG_LEAST_DEGREE=literal(1.0 + (model.config["max_degree"] or 0.0), dtype),
+        HOG_LIMIT=literal(1.0 + (model.config["max_degree"] or 0.0), dtype),
+        **dict(zip(("HOG_HERE(d, e)", "HOG_THERE(d, e)"), squares, strict=True)),
         HOG_BETA=literal(beta, dtype),
         HOG_DAMPING=literal(DAMPING, dtype),
     )

@@ -41,6 +41,11 @@ HOG_INLINE void hog_soft_move(
     hog_add_product(matrix, x, rows, HOG_CHANNELS, out);
 }
 
+HOG_INLINE hog_real hog_largest(hog_real a, hog_real b)
+{
+    return a > b ? a : b;
+}
+
 /* Fill the features in: everything that no update changes. */
 static void hog_pose(hog_node *node)
 {
@@ -62,8 +67,6 @@ static void hog_pose(hog_node *node)
     for (int s = 0; s < HOG_SLOTS; s++) {
         hog_neighbour *near = &node->near[s];
         const hog_real *edge = 0, *back = 0;
-        hog_real largest = degree > near->degree ? degree : near->degree;
-        if (largest < HOG_LEAST_DEGREE) largest = HOG_LEAST_DEGREE;
         if (!near->taken) continue;
 #if HOG_EDGE_FEATURES
         edge = near->edge_features;
@@ -72,8 +75,8 @@ static void hog_pose(hog_node *node)
         hog_soft_knowing(near->features, near->degree, raw_there, there);
         hog_soft_edge(own, there, edge, near->model.into);
         hog_soft_edge(there, own, back, near->model.out);
-        near->model.here = 1 / HOG_SQRT(HOG_SYMMETRIC ? degree : largest);
-        near->model.there = 1 / HOG_SQRT(HOG_SYMMETRIC ? near->degree : largest);
+        near->model.here = 1 / HOG_SQRT(HOG_HERE(degree, near->degree));
+        near->model.there = 1 / HOG_SQRT(HOG_THERE(degree, near->degree));
 #if HOG_RESIDUAL
         hog_soft_move(near->model.here, hog_soft_receiver, raw, HOG_SOFT, near->model.into);
         hog_soft_move(near->model.there, hog_soft_sender, raw_there, HOG_SOFT, near->model.into);

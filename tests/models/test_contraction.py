@@ -1,10 +1,11 @@
-"""IGNN: conformance, references that share no code with it, and what keeps it a contraction."""
+"""IGNN and EIGNN: conformance, references that share no code with them, and what keeps them
+contractions."""
 
 import numpy as np
 import pytest
 import torch
 from adjacencies import GRAPHS, OnWeights, dense, radius
-from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, cycle, edges
+from helpers import DOUBLE, ODD, ODD_NODES, bare, chain, complete, cycle, edges, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import root
@@ -12,7 +13,7 @@ from scipy.optimize import root
 from hogwild import IGNN, Inputs
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
-from hogwild.models import IGNNConv
+from hogwild.models import EIGNNConv, IGNNConv
 from hogwild.models.contraction import adjacency
 from hogwild.nn import Nonexpansive, leaky_relu
 from hogwild.problems import FixedPoint
@@ -33,28 +34,32 @@ class Weighted(OnWeights):
 # -- conformance ----------------------------------------------------------------------------------
 
 VARIANTS = {
-    "relu": {},
-    "leaky": {"act": leaky_relu(0.3)},
-    "tanh": {"act": "tanh"},
-    "identity": {"act": "identity"},
-    "wide": {"hidden_channels": 5, "widths": (4,)},
-    "affine encoder": {"widths": ()},
-    "small kappa": {"kappa": 0.3},
-    "picard": {"solver": Picard(atol=1e-11)},
-    "anderson": {"solver": Anderson(atol=1e-11)},
-    "direct": {"solver": SemismoothNewton(atol=1e-11, linear="direct")},
-    "krylov": {"solver": SemismoothNewton(atol=1e-11, linear="cg")},
+    "relu": (IGNNConv, {}),
+    "leaky": (IGNNConv, {"act": leaky_relu(0.3)}),
+    "tanh": (IGNNConv, {"act": "tanh"}),
+    "identity": (IGNNConv, {"act": "identity"}),
+    "wide": (IGNNConv, {"hidden_channels": 5, "widths": (4,)}),
+    "affine encoder": (IGNNConv, {"widths": ()}),
+    "small kappa": (IGNNConv, {"kappa": 0.3}),
+    "picard": (IGNNConv, {"solver": Picard(atol=1e-11)}),
+    "anderson": (IGNNConv, {"solver": Anderson(atol=1e-11)}),
+    "direct": (IGNNConv, {"solver": SemismoothNewton(atol=1e-11, linear="direct")}),
+    "krylov": (IGNNConv, {"solver": SemismoothNewton(atol=1e-11, linear="cg")}),
+    "eignn": (EIGNNConv, {"gamma": 0.99}),
+    "eignn, no encoder": (EIGNNConv, {"hidden_channels": 3}),
+    "eignn, picard": (EIGNNConv, {"solver": Picard(atol=1e-12)}),
 }
 
 
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_conv(options, device):
-    check_model(lambda **kw: IGNNConv(3, **options, **kw), device=device)
+@pytest.mark.parametrize(("conv", "options"), VARIANTS.values(), ids=VARIANTS)
+def test_conv(conv, options, device):
+    check_model(lambda **kw: conv(3, **options, **kw), device=device)
 
 
-def test_edge_weights(device):
+@pytest.mark.parametrize("conv", [IGNNConv, EIGNNConv])
+def test_edge_weights(conv, device):
     """Gradients reach the features through the weights and degrees, too."""
-    check_model(lambda **kw: Weighted(IGNNConv(3, **kw)), device=device)
+    check_model(lambda **kw: Weighted(conv(3, solver=TIGHT, **kw)), device=device)
 
 
 # -- references that share no code ----------------------------------------------------------------
@@ -102,6 +107,35 @@ def test_equals_scipy(act, weighted):
     expected = torch.from_numpy(found.x.reshape(n, 2))
     torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-8)
     assert float(expected.abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("edge_index", [complete(5), star(6), cycle(6), chain(1)], ids=str)
+@pytest.mark.parametrize("special", [False, True])
+def test_eignn_equals_a_dense_solve_with_its_gradient(edge_index, special):
+    """vec Z = (I − S ⊗ γ g(F))⁻¹ vec f(X), as printed, also where g(F) has multiple eigenvalues."""
+    n = max(int(edge_index.max()) + 1, 1) if edge_index.numel() else 1
+    conv = EIGNNConv(3, solver=TIGHT).double()
+    if special:
+        with torch.no_grad():
+            conv.weight.copy_(torch.eye(2))
+    x = torch.randn(n, 3, **DOUBLE, requires_grad=True)
+    weight = torch.rand(edge_index.size(1), **DOUBLE, requires_grad=True)
+    coefficient = torch.randn(n, 2, **DOUBLE)
+    a = torch.eye(n, **DOUBLE).index_put((edge_index[1], edge_index[0]), weight, accumulate=True)
+    degree = a.sum(1)
+    s = a / (degree[:, None] * degree).sqrt()
+    square = conv.weight.T @ conv.weight
+    g = square / (square.square().sum().sqrt() + 1e-12)
+    f = conv.encoder(x)
+    system = torch.eye(2 * n, **DOUBLE) - conv.gamma * torch.kron(s, g)
+    expected = torch.linalg.solve(system, f.reshape(-1)).view(n, 2)
+    got = conv(x, edge_index, edge_weight=weight)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+    leaves = [*conv.parameters(), x, weight]
+    one = torch.autograd.grad((coefficient * got).sum(), leaves)
+    two = torch.autograd.grad((coefficient * expected).sum(), leaves)
+    for mine, theirs in zip(one, two, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
 # -- the adjacency --------------------------------------------------------------------------------
@@ -187,6 +221,23 @@ def test_modulus_bounds_the_jacobian(act, seed):
             dense = jacobian.view(size, size).abs().numpy()
             assert radius(dense) <= float(modulus[r, g]) * (1 + 1e-9)
             torch.testing.assert_close(sub.modulus()[0, 0], modulus[r, g])
+
+
+@given(seed=st.integers(0, 10**6), gamma=st.floats(0.01, 0.99))
+@settings(max_examples=15, deadline=None)
+def test_modulus_of_eignn_bounds_the_blocks(seed, gamma):
+    """The spectral radius of the matrix of block norms, which is what asynchrony needs."""
+    torch.manual_seed(seed)
+    graph = random_graph([1, 6], seed=seed)
+    inputs = Inputs(torch.randn(7, 3, **DOUBLE), graph.ends.view(2, -1).flip(0), None, graph.batch)
+    conv = EIGNNConv(3, gamma=gamma, hidden_channels=3).double()
+    problem = conv.problem(inputs).detach()
+    modulus = problem.modulus()
+    assert float(modulus.max()) <= gamma * (1 + 1e-9)
+    h = torch.randn(1, 3, 7, **DOUBLE)
+    jacobian = torch.autograd.functional.jacobian(problem.step, h).view(3, 7, 3, 7)
+    norms = torch.linalg.matrix_norm(jacobian.permute(1, 3, 0, 2), ord=2).numpy()
+    assert radius(norms) <= float(modulus.max()) * (1 + 1e-9)
 
 
 def test_modulus_is_attained():

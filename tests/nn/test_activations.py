@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from hogwild.errors import ConfigError
-from hogwild.nn.nonexpansive import NONEXPANSIVE, Nonexpansive
+from hogwild.nn.activations import NONEXPANSIVE, Nonexpansive
 
 
 def bend(at, slope, width=float("inf")):

@@ -1,0 +1,83 @@
+"""A new activation and a new aggregation are one entry of a table each (docs/extending.md). The
+convolution of that page, and the rule, the impairment and the energy of its guide, run with the
+code of the documents (test_docs.py, test_guides.py)."""
+
+import pytest
+import torch
+from c_nodes import CC, compiled, filed
+from memory_swarm import Swarm
+from torch_geometric.data import Data
+
+import hogwild
+from hogwild_node.activations import ACTIVATIONS, Activation
+from hogwild_node.c99 import generate
+from hogwild_node.ops import namespace
+from hogwild_node.soft import AGGREGATIONS, Aggregation
+
+
+def value(a):
+    return 0.5 * namespace(a).softplus(2.0 * a)
+
+
+def slope(a):
+    return namespace(a).sigmoid(2.0 * a)
+
+
+def curvature(a, slope):
+    return 2.0 * slope * (1.0 - slope)
+
+
+def majoriser(a, slope):
+    xp = namespace(a)
+    near = xp.abs(a) < 1e-4
+    return xp.where(near, 0.5, (slope - 0.5) / xp.where(near, 1.0, a))
+
+
+SHARP = Activation("sharp", value, slope, curvature, majoriser, 1.0, 0.5)
+
+RING = torch.tensor([[0, 1, 1, 2, 2, 3, 3, 0, 0, 2], [1, 0, 2, 1, 3, 2, 0, 3, 2, 0]])
+
+
+def check_everywhere(model, rule):
+    """Solves, simulated nodes and agents with a model file agree."""
+    torch.manual_seed(0)
+    model = model.double()
+    data = Data(x=torch.randn(4, 3, dtype=torch.float64), edge_index=RING)
+    run = hogwild.simulate(model, data, rule=rule, runs=2)
+    assert run.converged.all()
+    torch.testing.assert_close(run.predictions[0], model.predict(data), rtol=0, atol=1e-5)
+    swarm = Swarm(model, RING, 4, rule=rule)
+    swarm.run(60)
+    assert swarm.error() < 1e-5
+
+
+def test_an_activation(monkeypatch):
+    monkeypatch.setitem(ACTIVATIONS, "sharp", SHARP)
+    model = hogwild.EnergyGNN(3, out_channels=1, act="sharp", beta=1.0)
+    check_everywhere(model, "messages")
+    (path,) = model.solver_path(Data(x=torch.randn(4, 3), edge_index=RING))
+    assert path.startswith("torch: the activation 'sharp'")
+
+
+def squares(here, there, limit):
+    return here, there**2
+
+
+@pytest.mark.parametrize("condition", [3.0, 30.0])
+def test_an_aggregation(monkeypatch, condition):
+    """A sum that divides what a node sends by its degree, and what it hears by the root of its."""
+    monkeypatch.setitem(AGGREGATIONS, "sent", Aggregation(squares, ("d", "e * e")))
+    model = hogwild.SoftEnergyGNN(
+        3, out_channels=1, hidden_channels=4, condition=condition, aggr="sent"
+    )
+    for p in model.conv.parameters():
+        p.data.add_(torch.randn_like(p))
+    check_everywhere(model, "gradient")
+    data = Data(x=torch.randn(4, 3, dtype=torch.float64), edge_index=RING)
+    facts = hogwild.certify(model, data, rule="gradient", step="certified")
+    assert facts.guaranteed
+    assert facts.constants["condition_number"] <= condition
+    text = generate(filed(model))
+    assert "#define HOG_THERE(d, e) e * e" in " ".join(text.split())
+    if CC:
+        compiled(text, "-O0", "-shared", "-fPIC")
