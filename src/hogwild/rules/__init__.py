@@ -115,14 +115,13 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
     steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
-    if step != "auto" and not any(rule.steps for rule in known.values()):
+    if step != "auto" and not any(rule.stepping for rule in known.values()):
         raise ConfigError(
             f"step={step!r} was given for a model whose rule, {next(iter(known))!r}, has no step "
             f"size; expected step='auto'"
         )
     if rule == "auto":
-        stepping = (name for name, found in known.items() if found.stepping)
-        return next(stepping if step != "auto" else iter(known))
+        return next(name for name, found in known.items() if step == "auto" or found.stepping)
     found = about(rule)
     if rule not in known:
         raise ConfigError(

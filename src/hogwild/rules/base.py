@@ -34,7 +34,7 @@ class About:
         own: Whether it is a user's own.
         first: Called as ``first(problem)``: whether ``"auto"`` prefers it to rules before it.
         steps: The :data:`STEPS` that it takes; ``None``: it takes any step and does not use it.
-        stepping: Whether its nodes take a step at every update: ``"auto"`` with a step means it.
+        stepping: Whether its updates are such steps; otherwise at most where nodes do no better.
         stepless: Why it refuses other steps, and what is expected.
         moves: Whether its problem may change during a run, as in a stack above the first level.
         both_sides: Whether nodes compute both sides of the edges of pairwise energies, so that
