@@ -63,6 +63,15 @@ def asynchronous_forward(
     Shapes:
         → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
     """
+    inputs = Inputs.of(data)
+    h = asynchronous_embed(model, inputs, updates=updates, **options)
+    return model.read(h.to(inputs.x.dtype), inputs)
+
+
+def asynchronous_embed(
+    model: Model, inputs: Inputs, *, updates: int | None = None, **options: Any
+) -> Tensor:
+    """The embeddings [N, k] or [R, N, k] that :func:`asynchronous_forward` reads."""
     if not isinstance(model, Model):
         raise ConfigError(
             f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: "
@@ -77,11 +86,9 @@ def asynchronous_forward(
                 f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
             )
     _refuse_batch_norms(model)
-    inputs = Inputs.of(data)
     make = _layers if isinstance(model, LayeredGNN) else _implicit
     h = make(model, inputs, settings, updates)
-    h = h[0].mT if model.replicas is None else h.mT
-    return model.read(h.to(inputs.x.dtype), inputs)
+    return h[0].mT if model.replicas is None else h.mT
 
 
 def _refuse_batch_norms(model: Model) -> None:
