@@ -20,7 +20,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from torch_geometric.data import Data
 from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import infer
 from hogwild.cluster.actors import Actors, connect
+from hogwild.cluster.cutting import OVERLAP
 from hogwild.cluster.inference import gathered
 from hogwild.cluster.setup import Place, Setup, prepared
 from hogwild.cluster.worker import Status
@@ -103,14 +104,14 @@ def cell(
     with torch.no_grad():
         exact = model.embed(data).value
     rows = []
-    with prepared(model, data, workers, Place(folder=folder)) as setup:
-        plan = setup.plan(tol=TOL, checkpoints=folder / "checkpoints")
-        with Actors(plan, workers) as engine:
-            for overlap in overlaps:
-                engine.load(replace(plan, overlap=0 if overlap == "none" else None))
+    for overlap in overlaps:
+        place = Place(folder=folder / overlap, overlap=0 if overlap == "none" else OVERLAP)
+        with prepared(model, data, workers, place) as setup:
+            plan = setup.plan(tol=TOL, checkpoints=True)
+            with Actors(plan, workers) as engine:
                 runs, alone = contest(engine, setup, data, rounds)
-                row = {"model": name, "nodes": side * side, "workers": workers, "overlap": overlap}
-                rows.append(row | {"one process": statistics.median(alone)} | judged(runs, exact))
+        row = {"model": name, "nodes": side * side, "workers": workers, "overlap": overlap}
+        rows.append(row | {"one process": statistics.median(alone)} | judged(runs, exact))
     return rows
 
 

@@ -55,9 +55,9 @@ def make(nodes: int, folder: Path) -> None:
         if not place:
             raise SystemExit("set HOGWILD_DATA to the folder that holds roadnet")
         path = Path(place) / "roadnet" / "world_highways.npz"
-        whole = open_graph(path, undirected=True, names={"latlon": "pos"}, folder=folder)
+        whole = open_graph(path, undirected=True, names={"latlon": "pos"})
         x = np.random.default_rng(0).standard_normal((whole.num_nodes, 2))
-        edges = np.asarray(whole.edge_index)
+        edges = whole.edge_index.numpy()
     np.save(folder / "x.npy", x)
     np.save(folder / "edges.npy", edges)
 

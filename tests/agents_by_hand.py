@@ -1,7 +1,6 @@
-"""Agents as one starts them by hand: a command each, their status lines in files."""
+"""Agents as one starts them by hand: a command each."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -34,13 +33,6 @@ def ports(count):
 
 
 @contextlib.contextmanager
-def by_hand(place: Path, count: int):
-    """A chain of agents 8, 9, … over UDP: the folder of their lines, and the processes."""
-    with at_addresses(place, count, "udp", "--status", "0.2") as (_, agents):
-        yield place / "agents", agents
-
-
-@contextlib.contextmanager
 def at_addresses(place: Path, count: int, transport: str, *more: str, keys=None, first=None):
     """A chain of agents 8, 9, …: where they listen, and the processes.
 
@@ -50,8 +42,6 @@ def at_addresses(place: Path, count: int, transport: str, *more: str, keys=None,
     model = EnergyGNN(1, out_channels=1, beta=1.0).double()
     x = torch.randn(count, 1, **DOUBLE)
     export(model, place / "model.hog", data=Data(x=x, edge_index=chain(count)))
-    folder = place / "agents"
-    folder.mkdir()
     free = ports(count)
     at = [f"127.0.0.1:{port}" for port in (free if first is None else [first, *free[1:]])]
     agents = []
@@ -65,12 +55,8 @@ def at_addresses(place: Path, count: int, transport: str, *more: str, keys=None,
             ]  # fmt: skip
             if keys is not None:
                 words += ["--certificates", keys / str(8 + i), "--controller", "base"]
-            lines = stack.enter_context((folder / f"{8 + i}.jsonl").open("w"))
-            agents.append(subprocess.Popen(words, stdout=lines, env={**os.environ}))
-        try:
-            yield at, agents
-        finally:
-            for agent in agents:
-                agent.terminate()
-            for agent in agents:
-                agent.wait(20)
+            agents.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
+            stack.callback(agents[-1].wait, 20)
+        for agent in agents:
+            stack.callback(agent.terminate)
+        yield at, agents

@@ -166,13 +166,12 @@ def test_flags_of_fields():
         ("with quick=True", "with --quick"),
         ("heat=3, fan=False", "--heat 3, --fan False"),
         ("depth=3; expected less", "--tray-option depth=3; expected less"),
-        ("nuts=3; expected less", "--topping nuts=3; expected less"),
         ("resume=True goes on", "--resume goes on"),
         ("in a/eggs=2, 'eggs=2', more_eggs=2, crashes:eggs=2", None),
     ],
 )
 def test_keywords_are_said_as_flags(said, expected):
-    options = read("--tray-option", "depth=3", "--topping", "nuts=3")
+    options = read("--tray-option", "depth=3")
     assert in_flags(said, options) == (said if expected is None else expected)
 
 

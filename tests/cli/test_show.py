@@ -62,12 +62,11 @@ def test_bad_usage_is_one_clear_error(capsys, tmp_path, trained):
         (["--port", "70000"], "expected 0 to 65535"),
         (["--host", "no..name", "--port", "0"], "is no address of this machine"),
         ([trained, "--task", TASK, "--replica", "7"], "replica 7; expected"),
-        (["--replay", "x.npz"], "expected the run"),
-        (["--attach", str(tmp_path)], "hogwild-agent"),
+        (["--attach", str(tmp_path)], "addresses of agents"),
         (["--attach", str(tmp_path / "none")], "is no folder"),
         (["none.py:f"], "there is no file none.py"),
         (["none.py:f", "--replica", "1"], "with the folder of a run only"),
-        (["--attach", str(tmp_path), "--replay", "x.npz"], "expected one of them"),
+        ([trained, "--attach", str(tmp_path)], "expected one of them"),
         ([str(tmp_path)], str(tmp_path)),
     ]:
         assert main(["serve", *words]) == 2

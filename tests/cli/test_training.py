@@ -146,7 +146,7 @@ def test_none_on_the_command_line_is_a_value(tmp_path, capsys):
     ("given", "says"),
     [
         (["train", TASK, "--model", "energy-ege"], "did you mean 'energy-edge'"),
-        (["train", TASK, "--epochs", "many"], "--epochs 'many'; expected a positive integer"),
+        (["train", TASK, "--epochs", "many"], "--epochs many; expected a positive integer"),
         (["train", TASK, "--weight-decay", "-1"], "--weight-decay -1; expected a nonnegative"),
         (["train", "chains", "--task-option", "length=0"], "--task-option length=0; expected"),
         (["train", "sums", "--task-option", "seed=3", "--seed", "-1"], ": seed=-1;"),

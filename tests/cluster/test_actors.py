@@ -55,7 +55,7 @@ def engine(tmp_path_factory):
     model, data = case("gsd")
     folder = tmp_path_factory.mktemp("actors")
     with prepared(model, data, 2, Place(folder=folder / "first")) as setup:
-        plan = Plan(store=setup.store.folder, model=save_model(model, folder))
+        plan = Plan(graph=setup.store.folder, model=save_model(model, folder))
         with (
             pytest.MonkeyPatch.context() as patch,
             Actors(plan, 2, restarts=100, every=0.05) as found,
@@ -69,7 +69,7 @@ def solved(engine, name, folder, seed=0, during=None, barriers=False):
     model, data = case(name, seed=seed)
     with prepared(model, data, 2, Place(folder=folder)) as setup:
         plan = Plan(
-            store=setup.store.folder, model=save_model(model, folder),
+            graph=setup.store.folder, model=save_model(model, folder),
             checkpoints=folder / "checkpoints", hops=convolution(model).hops, tol=1e-7,
         )  # fmt: skip
         engine.load(plan)

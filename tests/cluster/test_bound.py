@@ -1,5 +1,7 @@
 """The error bar is never below the true error, in any precision and at any time of a run."""
 
+from unittest import mock
+
 import pytest
 import torch
 from cluster_exact import distance
@@ -36,15 +38,17 @@ def test_the_bar_is_never_below_the_true_error(name, draw):
     model = MODELS[name](solve_dtype=solve_dtype).to(dtype).eval()
     if standardised:
         model.standardize(data)
+    large = draw.draw(st.sampled_from([1, 10**9]), "large")  # without and with a factorisation
     looks = iter(range(most))
 
     def watch(*_):
         return next(looks, None) is not None
 
-    run = infer(
-        model, data, workers, tol=tol, partition="search",
-        disorder=Disorder(seed=seed, delay=seed % 3), watch=watch,
-    )  # fmt: skip
+    with mock.patch("hogwild.cluster.host.LARGE", large):
+        run = infer(
+            model, data, workers, tol=tol, partition="search",
+            disorder=Disorder(seed=seed, delay=seed % 3), watch=watch,
+        )  # fmt: skip
     assert distance(run, model, data) <= run.error_bar.error
 
 

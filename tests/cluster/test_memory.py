@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import GSDGNN, IGNN, EnergyGNN, LayeredGNN, SoftEnergyGNN
+from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
 from hogwild.cluster import setup
 from hogwild.cluster.cutting import partition
 from hogwild.cluster.setup import available, predict, predict_parts, require_memory
 from hogwild.cluster.store import Store
-from hogwild.cluster.whole import Whole
-from hogwild.errors import CapacityError
+from hogwild.errors import AsynchronyError, CapacityError
 from hogwild.testing import random_graph
 
 LARGE = 10_000_000
@@ -31,15 +30,6 @@ def test_linear_and_growing_with_the_model(make):
     assert predict(wide, 10**6, 6 * 10**6) > found
     assert predict(make(2, out_channels=1, replicas=3), 10**6, 6 * 10**6) > found
     assert predict(small, 10**6, 6 * 10**6, edge_weight=True) > found
-    assert predict(small.conv, 10**6, 6 * 10**6) == found
-
-
-def test_several_layers_take_the_memory_of_the_largest():
-    one, two = (EnergyGNN(2, out_channels=1, num_layers=n) for n in (1, 2))
-    assert predict(one, 0, LARGE) == predict(two, 0, LARGE)
-    assert (
-        predict(one, 10, LARGE) < predict(two, 10, LARGE) == predict(two.conv.levels[1], 10, LARGE)
-    )
 
 
 def test_features_before_they_are_encoded():
@@ -50,21 +40,18 @@ def test_features_before_they_are_encoded():
 
 
 def test_layers_that_are_not_solved_have_no_prediction():
-    from torch_geometric.nn import GCNConv
-
-    model = LayeredGNN([GCNConv(4, 4)], 2, out_channels=1)
-    with pytest.raises(TypeError, match="implicit layers"):
-        predict(model, 10, 10)
+    with pytest.raises(AsynchronyError, match="expected one implicit layer"):
+        predict(GAT(2, out_channels=1), 10, 10)
 
 
 def test_every_part_of_a_store(tmp_path):
     graph = random_graph([400])
     ends = torch.stack([graph.src, graph.dst])
-    whole = Whole.of(Data(x=torch.ones(400, 2), edge_index=ends))
+    whole = Data(x=torch.ones(400, 2), edge_index=ends)
     store = Store.write(tmp_path / "s", whole, partition(whole, 3).part)
     model = EnergyGNN(2, out_channels=1)
     found = predict_parts(model, store)
-    count = store.counts(overlap=None)[1]
+    count = store.counts()[1]
     assert found[1] == predict(model, count.nodes + count.halo, count.edges)
     assert all(one <= two for one, two in zip(predict_parts(model, store, 1), found, strict=True))
 

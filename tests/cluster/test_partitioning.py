@@ -4,12 +4,17 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hogwild import Inputs
 from hogwild.cluster.cutting import METHODS, Partition, partition
-from hogwild.cluster.whole import Whole
 from hogwild.errors import ConfigError
+
+
+def graph(ends, nodes, **fields):
+    return Inputs(torch.ones(nodes, 1), torch.from_numpy(ends).contiguous(), nodes=fields)
 
 
 def lattice(side):
@@ -18,7 +23,7 @@ def lattice(side):
     ends = np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in pairs], 1)
     pos = np.stack(np.unravel_index(np.arange(side * side), (side, side)), 1)
     ends = np.concatenate([ends, ends[::-1]], 1)
-    return Whole(ends, np.ones((side * side, 1)), node_fields={"pos": pos})
+    return graph(ends, side * side, pos=torch.from_numpy(pos))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -35,7 +40,7 @@ def test_a_lattice_is_cut_well(method, parts):
 
 
 def test_measures_are_counted():
-    whole = Whole(np.array([[0, 1, 2, 2], [1, 2, 2, 0]]), np.ones((4, 1)))
+    whole = graph(np.array([[0, 1, 2, 2], [1, 2, 2, 0]]), 4)
     found = Partition.of(whole, np.array([0, 0, 1, 1]), 2)
     assert (found.edge_cut, found.balance) == (0.5, 1.0)
 
@@ -45,7 +50,7 @@ def test_measures_are_counted():
 def test_any_graph_and_any_number_of_parts(nodes, parts, pairs):
     """Also more parts than nodes, isolated nodes, self-loops and parallel edges."""
     pairs = [(i, j) for i, j in pairs if max(i, j) < nodes]
-    whole = Whole(np.array(pairs, dtype=np.int64).reshape(-1, 2).T, np.ones((nodes, 1)))
+    whole = graph(np.array(pairs, dtype=np.int64).reshape(-1, 2).T, nodes)
     found = partition(whole, parts)
     sizes = np.bincount(found.part, minlength=parts)
     assert sizes.sum() == nodes
@@ -58,7 +63,7 @@ def test_without_metis(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymetis", None)
     whole = lattice(10)
     assert partition(whole, 4).method == "coordinates"
-    assert partition(Whole(whole.edge_index, whole.x), 4).method == "search"
+    assert partition(Inputs(whole.x, whole.edge_index), 4).method == "search"
     with pytest.raises(ConfigError, match="needs pymetis: pip install"):
         partition(whole, 4, method="metis")
 
@@ -70,4 +75,4 @@ def test_bad_options_are_refused():
     with pytest.raises(ConfigError, match="num_parts=0"):
         partition(whole, 0)
     with pytest.raises(ConfigError, match="has no positions"):
-        partition(Whole(whole.edge_index, whole.x), 2, method="coordinates")
+        partition(Inputs(whole.x, whole.edge_index), 2, method="coordinates")

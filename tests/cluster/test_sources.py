@@ -1,26 +1,18 @@
-"""Graphs from files: the same graph from every kind of file, in chunks or at once."""
+"""Graphs from files: the same graph from every kind of file."""
 
 import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild.cluster import sources
-from hogwild.cluster import whole as whole_graphs
+from hogwild import cluster
 from hogwild.cluster.sources import open_graph
-from hogwild.errors import ConfigError, DataError
+from hogwild.errors import ConfigError, DataError, FeatureError, GraphError
 
 EDGES = np.array([[0, 1, 2, 2, 4], [1, 0, 2, 1, 0]])
 WEIGHT = np.array([0.5, 1.0, 2.0, 0.0, 3.5])
 ATTR = np.arange(10.0).reshape(5, 2)
 X = np.arange(15.0).reshape(5, 3) / 7
-
-
-@pytest.fixture(params=["in memory", "in files"])
-def folder(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "LINES", 2)
-    monkeypatch.setattr(whole_graphs, "ROWS", 2)
-    return None if request.param == "in memory" else tmp_path / "arrays"
 
 
 def write_table(path, header=True, separator=","):
@@ -39,7 +31,7 @@ def write_parquet(path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-def test_tables(kind, tmp_path, folder):
+def test_tables(kind, tmp_path):
     path, nodes = tmp_path / f"edges.{kind}", tmp_path / "nodes.csv"
     if kind == "parquet":
         write_parquet(path)
@@ -47,21 +39,20 @@ def test_tables(kind, tmp_path, folder):
         write_table(path, separator="," if kind == "csv" else "\t")
     rows = [",".join(map(str, [*x, i % 2, i % 3])) for i, x in enumerate(X)]
     nodes.write_text("\n".join(["p,q,r,train_mask,y", *rows]))
-    whole = open_graph(path, nodes=nodes, folder=folder)
+    whole = open_graph(path, nodes=nodes)
     assert np.array_equal(whole.edge_index, EDGES)
     assert np.array_equal(whole.edge_weight, WEIGHT)
     assert np.array_equal(whole.edge_attr, ATTR)
     assert np.array_equal(whole.x, X)
-    assert whole.node_fields["train_mask"].tolist() == [False, True, False, True, False]
-    assert whole.node_fields["y"].tolist() == [0, 1, 2, 0, 1]
-    assert isinstance(whole.edge_attr, np.memmap) == (folder is not None)
+    assert whole.nodes["train_mask"].tolist() == [False, True, False, True, False]
+    assert whole.nodes["y"].tolist() == [0, 1, 2, 0, 1]
 
 
 @pytest.mark.parametrize("suffix", ["txt", "edges"])
-def test_edge_lists(suffix, tmp_path, folder):
+def test_edge_lists(suffix, tmp_path):
     path = tmp_path / f"list.{suffix}"
     path.write_text("# a comment\n0 1\n% another\n1 0\n\n2 2\n2\t1\n4 0\n")
-    whole = open_graph(path, folder=folder)
+    whole = open_graph(path)
     assert np.array_equal(whole.edge_index, EDGES)
     assert whole.num_nodes == 5
     assert np.array_equal(whole.x, np.ones((5, 1)))
@@ -69,7 +60,7 @@ def test_edge_lists(suffix, tmp_path, folder):
     assert open_graph(path).edge_weight.tolist() == [0.5, 1.0]
 
 
-def test_npz_and_folders(tmp_path, folder):
+def test_npz_and_folders(tmp_path):
     names = {
         "x": X,
         "edge_weight": WEIGHT,
@@ -83,24 +74,24 @@ def test_npz_and_folders(tmp_path, folder):
     for name, value in {**names, "edge_index": EDGES}.items():
         np.save(tmp_path / "files" / f"{name}.npy", value)
     for name in ("g.npz", "h.npz", "files"):
-        whole = open_graph(tmp_path / name, folder=folder)
+        whole = open_graph(tmp_path / name)
         assert np.array_equal(whole.edge_index, EDGES)
         assert np.array_equal(whole.x, X)
         assert np.array_equal(whole.edge_attr, ATTR)
         assert np.array_equal(whole.edge_weight, WEIGHT)
-        assert np.array_equal(whole.node_fields["pos"], X[:, :2])
+        assert np.array_equal(whole.nodes["pos"], X[:, :2])
 
 
-def test_names_and_both_directions(tmp_path, folder):
+def test_names_and_both_directions(tmp_path):
     """As a road network has them: one row a road, and positions of the junctions."""
     src, dst, km = np.array([0, 1, 2]), np.array([1, 2, 2]), np.array([5.0, 7.0, 1.0])
     np.savez(tmp_path / "r.npz", src=src, dst=dst, km=km, latlon=np.ones((6, 2)))
     names = {"latlon": "pos", "km": "edge_weight"}
-    whole = open_graph(tmp_path / "r.npz", undirected=True, names=names, folder=folder)
+    whole = open_graph(tmp_path / "r.npz", undirected=True, names=names)
     assert whole.num_nodes == 6
     found = sorted(zip(*whole.edge_index.tolist(), whole.edge_weight.tolist(), strict=True))
     assert found == [(0, 1, 5.0), (1, 0, 5.0), (1, 2, 7.0), (2, 1, 7.0), (2, 2, 1.0)]
-    assert whole.node_fields["pos"].shape == (6, 2)
+    assert whole.nodes["pos"].shape == (6, 2)
 
 
 def test_pyg_data(tmp_path):
@@ -139,7 +130,20 @@ def test_bad_files_are_named(tmp_path):
     np.save(tmp_path / "x.npy", X)
     with pytest.raises(DataError, match="has 5 rows, and the edges name nodes up to 9"):
         open_graph(tmp_path / "e.txt", nodes=tmp_path / "x.npy")
+    np.savez(tmp_path / "c.npz", edge_index=EDGES, x=np.full((5, 1), "a"))
+    with pytest.raises(FeatureError, match="x holds <U1; expected numbers"):
+        open_graph(tmp_path / "c.npz")
+    np.savez(tmp_path / "d.npz", edge_index=EDGES, x=X[:2])
+    with pytest.raises(GraphError, match="names nodes 0 to 4; expected 0 to 1"):
+        open_graph(tmp_path / "d.npz")
     if pytest.importorskip("pyarrow"):
         (tmp_path / "a.parquet").write_text("not this")
         with pytest.raises(DataError, match="cannot be read as parquet"):
             open_graph(tmp_path / "a.parquet")
+
+
+def test_the_former_name_of_a_graph_in_arrays_still_works():
+    with pytest.warns(DeprecationWarning, match=r"Whole is gone; give a Data or hogwild\.Inputs"):
+        found = cluster.Whole(EDGES, X, ATTR, WEIGHT, {"y": np.arange(5)})
+    assert np.array_equal(found.edge_attr, ATTR)
+    assert found.nodes["y"].tolist() == [0, 1, 2, 3, 4]

@@ -11,87 +11,79 @@ from torch_geometric.data import Batch, Data
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.cluster.store import Store
-from hogwild.cluster.whole import Whole
 from hogwild.errors import ConfigError, DataError, GraphError, InputError
 
 
 @st.composite
-def graphs(draw, undirected=False):
+def graphs(draw):
     """Small graphs with self-loops, parallel edges and isolated nodes, and any parts."""
     n = draw(st.integers(1, 12))
     ends = st.integers(0, n - 1)
     pairs = draw(st.lists(st.tuples(ends, ends), max_size=30))
-    if undirected:
-        pairs += [(j, i) for i, j in pairs]
-    edge_index = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    random = np.random.default_rng(draw(st.integers(0, 99)))
-    whole = Whole(
-        edge_index,
-        random.standard_normal((n, 3)),
-        random.standard_normal((len(pairs), 2)),
-        random.random(len(pairs)),
-        {"y": random.integers(5, size=n)},
-        {"name": np.arange(len(pairs))},
+    random = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    count = len(pairs)
+    graph = Inputs(
+        torch.randn(n, 3, generator=random, dtype=torch.float64),
+        torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T.contiguous(),
+        torch.randn(count, 2, generator=random, dtype=torch.float64),
+        edge_weight=torch.rand(count, generator=random, dtype=torch.float64),
+        nodes={"y": torch.randint(5, (n,), generator=random)},
+        edges={"name": torch.arange(count)},
     )
     count = draw(st.integers(1, n + 3))
     part = np.array(draw(st.lists(st.integers(0, count - 1), min_size=n, max_size=n)))
-    return whole, part, count
+    return graph, part, count
 
 
 @settings(max_examples=60, deadline=None)
 @given(graphs(), st.sampled_from([1, 2]), st.sampled_from([0, 1, 3]))
 def test_parts_hold_what_they_should(tmp_path_factory, found, hops, overlap):
-    whole, part, count = found
+    graph, part, count = found
     folder = tmp_path_factory.mktemp("store") / "s"
-    store = Store.write(folder, whole, part, num_parts=count)
-    assert (store.num_nodes, store.num_edges) == (whole.num_nodes, whole.num_edges)
+    store = Store.write(folder, graph, part, num_parts=count, overlap=overlap)
+    assert (store.num_nodes, store.num_edges) == (graph.num_nodes, graph.edge_index.size(1))
     assert (store.num_parts, store.channels, store.edge_dim) == (count, 3, 2)
     assert np.array_equal(store.parts, part)
     store.check()
-    src, dst = whole.edge_index
-    pieces = [store.part(p, hops, overlap) for p in range(count)]
+    src, dst = graph.edge_index.numpy()
+    weight = graph.edge_weight.numpy()
+    received, sent = (np.bincount(ends, weight, minlength=len(part)) for ends in (dst, src))
+    pieces = [store.part(p, hops) for p in range(count)]
     assert np.array_equal(np.sort(np.concatenate([p.nodes for p in pieces])), np.arange(len(part)))
     for p, piece in enumerate(pieces):
-        mine = part == p
+        mine, owned = part == p, len(piece.nodes)
         assert np.array_equal(piece.nodes, np.flatnonzero(mine))
-        assert piece.overlap <= overlap
-        within = mine.copy()  # the nodes so many hops away
-        edges, halo = np.zeros(len(src), dtype=bool), [np.empty(0, dtype=int)]
-        for ring in range(hops + piece.overlap):
-            assert piece.num_free == within.sum() or ring != piece.overlap
-            edges |= within[src] | within[dst]
+        within, halo, left = mine.copy(), [np.empty(0, dtype=int)], hops
+        edges = np.zeros(len(src), dtype=bool)
+        while within.sum() < piece.free or left:  # the rings of the overlap, and one for each hop
+            assert within.sum() <= piece.free or left < hops
+            left -= within.sum() >= piece.free
+            edges = within[src] | within[dst]
             new = np.zeros_like(within)
             new[src[edges]] = new[dst[edges]] = True
             halo.append(np.flatnonzero(new & ~within))
-            assert len(halo[-1]) == piece.rings[ring]
             within |= new
-        assert np.array_equal(np.sort(piece.edges), np.flatnonzero(edges))
+        assert len(halo) - 1 <= overlap + hops
+        local, names = np.concatenate([piece.nodes, piece.halo]), piece.inputs.edges["name"]
+        assert np.array_equal(np.sort(names), np.flatnonzero(edges))
         assert np.array_equal(piece.halo, np.concatenate(halo))
-        assert piece.num_free <= max(1.25 * len(piece.nodes), len(piece.nodes) + 16)
+        assert piece.free <= max(1.25 * owned, owned + 16)
         assert np.array_equal(piece.owner, part[piece.halo])
-        local = np.concatenate([piece.nodes, piece.halo])
-        assert np.array_equal(local[piece.edge_index], whole.edge_index[:, piece.edges])
-        assert np.array_equal(piece.x, whole.x[local])
-        assert np.array_equal(piece.node_fields["y"], whole.node_fields["y"][local])
-        assert np.array_equal(piece.edge_fields["name"], piece.edges)
-        assert np.array_equal(piece.edge_attr, whole.edge_attr[piece.edges])
-        assert np.array_equal(piece.edge_weight, whole.edge_weight[piece.edges])
-        received = np.bincount(dst, whole.edge_weight, minlength=len(part))
-        sent = np.bincount(src, whole.edge_weight, minlength=len(part))
-        np.testing.assert_allclose(piece.degrees, np.stack([received, sent], 1)[local])
-        assert store.counts(hops, overlap)[p] == (
-            len(piece.nodes),
-            len(piece.halo),
-            len(piece.edges),
-        )
+        read = piece.inputs
+        assert np.array_equal(local[read.edge_index], graph.edge_index[:, names])
+        assert torch.equal(read.x, graph.x[local])
+        assert torch.equal(read.nodes["y"], graph.nodes["y"][local])
+        assert torch.equal(read.edge_attr, graph.edge_attr[names])
+        assert torch.equal(read.edge_weight, graph.edge_weight[names])
+        np.testing.assert_allclose(read.degrees, np.stack([received, sent], 1)[local])
+        assert store.counts(hops)[p] == (owned, len(piece.halo), len(names))
         for q, other in enumerate(pieces):
             gives = piece.nodes[piece.sends[q]] if q in piece.sends else []
-            takes = other.halo[other.receives[p] - other.num_owned] if p in other.receives else []
-            assert np.array_equal(gives, takes)
+            at = other.receives.get(p, np.empty(0, int)) - len(other.nodes)
+            assert np.array_equal(gives, other.halo[at])
         assert p not in piece.sends
-    for p in pieces:
-        assert np.array_equal(np.sort(np.concatenate([*p.receives.values(), []])),
-                              np.arange(p.num_owned, p.num_local))  # fmt: skip
+        assert np.array_equal(np.sort(np.concatenate([*piece.receives.values(), []])),
+                              np.arange(owned, len(local)))  # fmt: skip
 
 
 def models():
@@ -112,24 +104,24 @@ def models():
 @given(found=graphs())
 def test_free_rows_are_those_of_the_whole_problem(tmp_path_factory, name, found):
     """The degrees are carried, never recomputed from a part."""
-    whole, part, count = found
+    graph, part, count = found
     model, hops = models()[name]
     model = model.double()
-    store = Store.write(tmp_path_factory.mktemp("store") / "s", whole, part, num_parts=count)
+    if model.conv.edge_dim is None:
+        graph.edge_attr = None
+    store = Store.write(tmp_path_factory.mktemp("store") / "s", graph, part, num_parts=count)
 
     def rows(inputs, h):
-        if model.conv.edge_dim is None:
-            inputs.edge_attr = None
         return model.problem(inputs).residual(h)[0].T
 
-    h = torch.randn(1, 2, whole.num_nodes, dtype=torch.float64)
-    exact = rows(whole.inputs(), h)
+    h = torch.randn(1, 2, graph.num_nodes, dtype=torch.float64)
+    exact = rows(graph, h)
     for p in range(count):
-        piece = store.part(p, hops, overlap=None)
-        if piece.num_owned:
+        piece = store.part(p, hops)
+        if len(piece.nodes):
             local = torch.from_numpy(np.concatenate([piece.nodes, piece.halo]))
-            free = rows(piece.inputs(), h[..., local])[: piece.num_free]
-            torch.testing.assert_close(free, exact[local[: piece.num_free]], rtol=0, atol=1e-12)
+            free = rows(piece.inputs, h[..., local])[: piece.free]
+            torch.testing.assert_close(free, exact[local[: piece.free]], rtol=0, atol=1e-12)
 
 
 def small(**more):
@@ -137,40 +129,35 @@ def small(**more):
     return Data(x=torch.arange(6.0).view(3, 2), edge_index=edge_index, **more)
 
 
-def test_pyg_data_round_trip(tmp_path):
+def test_one_part_is_the_graph(tmp_path):
     data = small(edge_attr=torch.rand(4), y=torch.tensor([1, 0, 1]), name="a", pos=torch.rand(3, 2))
-    store = Store.write(tmp_path / "s", data, [0, 0, 0])
-    inputs = store.part(0).inputs()
+    piece = Store.write(tmp_path / "s", data, [0, 0, 0]).part(0)
+    inputs = piece.inputs
     assert torch.equal(inputs.x, data.x)
     assert torch.equal(inputs.edge_index, data.edge_index)
     assert torch.equal(inputs.edge_attr, data.edge_attr[:, None])
     assert torch.equal(inputs.nodes["y"], data.y)
     assert torch.equal(inputs.nodes["pos"], data.pos)
-    assert not store.part(0).sends
-
-
-def test_one_part_solves_as_the_whole(tmp_path):
-    data = small()
+    assert not piece.sends
+    inputs.edge_attr = None
     torch.manual_seed(0)
     for model in (EnergyGNN(2, out_channels=1), GSDGNN(2, out_channels=1), IGNN(2, out_channels=1)):
-        inputs = Store.write(tmp_path / type(model).__name__, data, [0, 0, 0]).part(0).inputs()
-        assert torch.equal(model.embed(inputs).value, model.embed(data).value)
+        assert torch.equal(model.embed(inputs).value, model.embed(small()).value)
 
 
 def test_parts_are_memory_mapped(tmp_path):
     piece = Store.write(tmp_path / "s", small(), [0, 1, 1]).part(1)
-    assert isinstance(piece.x, np.memmap)
     before = (tmp_path / "s/part-00001/x.npy").read_bytes()
-    piece.x[:] = 7.0  # a worker may write into its own memory
+    piece.inputs.x[:] = 7.0  # a worker may write into its own memory
     assert (tmp_path / "s/part-00001/x.npy").read_bytes() == before
 
 
-def test_a_folder_is_complete_or_absent(tmp_path, monkeypatch):
+def test_a_folder_is_complete_or_absent(tmp_path):
     store = Store.write(tmp_path / "s", small(), [0, 1, 1])
     with pytest.raises(DataError, match="overwrite=True"):
         Store.write(tmp_path / "s", small(), [0, 1, 1])
-    bad = Whole(np.array([[0], [7]]), np.zeros((3, 1)))
-    with pytest.raises(GraphError, match="name nodes 7 to 7; expected 0 to 2"):
+    bad = Inputs(torch.zeros(3, 1), torch.tensor([[0], [7]]))
+    with pytest.raises(GraphError, match="names nodes 0 to 7; expected 0 to 2"):
         Store.write(tmp_path / "s", bad, [0, 0, 0], overwrite=True)
     assert Store.open(tmp_path / "s").index == store.index
     assert Store.write(tmp_path / "s", small(), [0, 0, 0], overwrite=True).num_parts == 1
@@ -188,32 +175,24 @@ def test_damage_is_found(tmp_path):
     folder = tmp_path / "s"
     store = Store.write(folder, small(), [0, 1, 1])
     index = json.loads((folder / "index.json").read_text())
-
-    def write(**changes):
+    for changes, words in (({"version": 99}, "version 99; expected"), ({"num_nodes": 4}, "wrong")):
         (folder / "index.json").write_text(json.dumps(index | changes))
-
-    write(version=99)
-    with pytest.raises(DataError, match="version 99; expected"):
-        Store.open(folder)
-    write(num_nodes=4)
-    with pytest.raises(DataError, match="wrong checksum"):
-        Store.open(folder)
+        with pytest.raises(DataError, match=words):
+            Store.open(folder)
     (folder / "index.json").write_text("{")
     with pytest.raises(DataError, match="is damaged"):
         Store.open(folder)
-    write()
     file = folder / "part-00001/x.npy"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(DataError, match=r"x\.npy is damaged"):
-        store.check()
-    file.write_bytes(content[:-3])
-    with pytest.raises(DataError, match=r"x\.npy has \d+ bytes; expected"):
-        Store.open(folder)
+    for damaged in (content, content[:-3]):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"x\.npy is damaged"):
+            store.check()
     file.unlink()
     with pytest.raises(DataError, match=r"x\.npy is missing"):
-        Store.open(folder)
+        store.check(1)
+    store.check(0)
 
 
 def test_bad_input_is_refused(tmp_path):
@@ -232,9 +211,5 @@ def test_bad_input_is_refused(tmp_path):
         store.part(2)
     with pytest.raises(ConfigError, match="expected 1 or 2"):
         store.part(0, hops=3)
-
-
-def test_what_needs_the_whole_graph_refuses_a_part(tmp_path):
-    inputs = Store.write(tmp_path / "s", small(), [0, 1, 1]).part(0).inputs()
     with pytest.raises(GraphError, match="needs the whole graph"):
-        SoftEnergyGNN(2, out_channels=1, heads=2).problem(inputs)
+        SoftEnergyGNN(2, out_channels=1, heads=2).problem(store.part(0).inputs)

@@ -4,7 +4,7 @@ import itertools
 import re
 
 import pytest
-from agents_by_hand import at_addresses, by_hand, ports
+from agents_by_hand import at_addresses, ports
 from web_browser import axe, chromium, missing
 from web_server import served
 
@@ -163,16 +163,6 @@ def test_a_click_kills_and_a_drag_changes_the_graph(open_page):
     verdict(page, 0, "right")  # it follows
 
 
-def test_a_recording_is_replayed(open_page):
-    page = open_page()
-    verdict(page, 0, "right")
-    page.click("#replay")
-    page.locator("#banner", has_text="the same bits").wait_for()
-    assert page.locator("#stagger").is_disabled()
-    page.click("#replay")
-    page.locator("#replay", has_text="Replay").wait_for()
-
-
 @pytest.mark.parametrize("width", [320, 390, 800])
 def test_it_fits_a_narrow_window(open_page, width):
     page = open_page(width=width, height=800)
@@ -235,7 +225,7 @@ def violations(page):
     return [(v["id"], [n["html"] for n in v["nodes"]]) for v in found]
 
 
-@pytest.mark.parametrize("state", ["start", "narrow", "killed", "replay", "reduced"])
+@pytest.mark.parametrize("state", ["start", "narrow", "killed", "reduced"])
 def test_axe_finds_no_violation(open_page, state):
     options = {"reduced_motion": "reduce"} if state == "reduced" else {}
     page = open_page(width=390 if state == "narrow" else 1280, **options)
@@ -244,9 +234,6 @@ def test_axe_finds_no_violation(open_page, state):
         canvas(page).focus()
         page.keyboard.press("Enter")
         said(page, "killed.")
-    if state == "replay":
-        page.click("#replay")
-        page.locator("#banner", has_text="Replay of").wait_for()
     assert violations(page) == []
     page.emulate_media(color_scheme="dark")
     assert violations(page) == []
@@ -304,7 +291,7 @@ def test_keys_go_through_the_page_in_the_order_in_which_it_is_read(open_page):
             if found is None or found in places:
                 break
             places.append(found)
-        assert {"stagger", "pause", "replay", "still", "task"} <= {place[1] for place in places}
+        assert {"stagger", "pause", "still", "task"} <= {place[1] for place in places}
         if width == 390:
             tops = [place[3] for place in places]
             assert all(low <= high + 60 for low, high in itertools.pairwise(tops))
@@ -350,7 +337,7 @@ def test_a_finger_drags_a_node_and_scrolls_beside_it(open_page):
 
 def test_agents_that_run_elsewhere_are_watched(program, tmp_path):
     """Agents started by hand: their answers, one that is switched off, and no controls."""
-    with by_hand(tmp_path, 3) as (folder, agents), served(home(attach=str(folder))) as (port, _):
+    with at_addresses(tmp_path, 3, "udp") as (at, agents), served(home(attach=at[2])) as (port, _):
         page = program.new_page()
         wrong = []
         page.on("pageerror", lambda error: wrong.append(str(error)))

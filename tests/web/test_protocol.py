@@ -21,8 +21,6 @@ GOOD = {
     "move": {"node": 3, "x": 0.5, "y": 1},
     "readings": {},
     "again": {},
-    "replay": {},
-    "live": {},
 }
 
 

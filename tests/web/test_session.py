@@ -114,23 +114,6 @@ def test_what_cannot_be_done_is_said_in_words(viewer):
     viewer.until(lambda v: v.tick > tick, "the session has ended")
 
 
-def test_a_recording_is_replayed_in_the_same_bits(viewer):
-    viewer.send(do="timing", stagger=4, delay=3, loss=0.2)
-    viewer.until(lambda v: v.scene["timing"]["delay"] == 3, "no other delay")
-    viewer.send(do="again")
-    viewer.until(lambda v: v.scene["recording"] and 20 < v.tick < 100, "no recording")
-    viewer.send(do="replay")
-    viewer.until(lambda v: v.scene["mode"] == "replay", "no replay")
-    assert viewer.scene["recorded"] > 20
-    viewer.send(do="node", node=0, alive=False)
-    viewer.until(lambda v: any("cannot be changed" in t for t in v.notices), "no word")
-    viewer.until(lambda v: v.scene["same"] is not None, "no end")
-    assert viewer.scene["same"] is True
-    viewer.until(lambda v: v.tick == v.scene["recorded"], "the last tick was not shown")
-    viewer.send(do="live")
-    viewer.until(lambda v: v.scene["mode"] == "live" and v.tick > 0, "no way back")
-
-
 def test_a_pause_stops_time(viewer):
     viewer.send(do="pause", paused=True)
     viewer.until(lambda v: v.scene["paused"], "no pause")
@@ -166,14 +149,3 @@ def test_a_session_ends(viewer):
     viewer.session.close()
     viewer.session.join()
     assert viewer.session.closed
-
-
-def test_a_recording_does_not_grow_without_end(viewer, monkeypatch):
-    monkeypatch.setattr("hogwild.web.stage.LONGEST_TRACE", (1000, 500))
-    viewer.send(do="again")
-    viewer.until(lambda v: v.scene["recorded"] > 0 and not v.scene["recording"], "no end")
-    views = sum(tick.view.numel() for tick in viewer.session.stage.recording.trace.ticks)
-    assert 500 <= views < 700  # the last tick is whole
-    tick = viewer.tick
-    viewer.until(lambda v: v.tick > tick, "time stands still")
-    assert len(viewer.session.stage.recording.trace.ticks) == viewer.scene["recorded"]

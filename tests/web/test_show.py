@@ -14,10 +14,9 @@ from helpers import DOUBLE, chain
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
-from hogwild import EnergyGNN, simulate
-from hogwild.asynchrony.trace import Trace
-from hogwild.errors import AsynchronyError, ConfigError, TraceError
-from hogwild.web.show import from_pair, hello, home, show
+from hogwild import EnergyGNN
+from hogwild.errors import AsynchronyError, ConfigError, HogwildError
+from hogwild.web.show import from_pair, hello, show
 from hogwild.web.stage import Stage
 from hogwild.web.worlds import UserWorld, fitted, layout
 
@@ -112,44 +111,23 @@ def test_layouts_show_what_is_near():
     np.testing.assert_allclose(fitted(np.zeros((3, 2))), 0.5)
 
 
-def test_a_recorded_schedule_is_shown_first_and_must_belong_to_the_graph(tmp_path):
+def test_the_worlds_of_the_page_are_there_beside_a_given_one():
     model, data = case(6, 2)
-    simulate(model, data, runs=1, record=tmp_path / "trace.npz")
-    trace = Trace.load(tmp_path / "trace.npz")
     given = UserWorld(model, data, "mine", rules=("messages", "gradient"))
-    found = home(given, str(tmp_path / "trace.npz"))
     assert next(iter(hello(given)["tasks"])) == "given"
-    stage = found.open(lambda: None).stage
+    stage = Stage(given)
     with torch.no_grad():
         stage.begin()
-        scene = stage.scene()
-        assert scene["mode"] == "replay"
-        assert scene["recorded"] == len(trace.ticks)
-        assert [side["rule"] for side in scene["sides"]] == ["messages", "gradient"]
-        while not stage.sides[0].over:
-            stage.sides[0].step()
-        assert stage.sides[0].look().error <= 1e-6  # it was recorded until then
-        stage.do_live()
-        assert stage.scene()["mode"] == "live"
-        with pytest.raises(Exception, match="do not follow from places"):
+        assert [side["rule"] for side in stage.scene()["sides"]] == ["messages", "gradient"]
+        with pytest.raises(HogwildError, match="do not follow from places"):
             stage.do_move(0, 0.5, 0.5)
         stage.do_node(0, False)
         assert stage.scene()["dead"] == [0]
-    other = UserWorld(model, case(5)[1], "other")
-    with pytest.raises(TraceError, match="another graph"):
-        home(other, str(tmp_path / "trace.npz"))
-
-
-def test_the_worlds_of_the_page_are_there_beside_a_given_one():
-    model, data = case(6, 2)
-    stage = Stage(UserWorld(model, data, "mine"))
-    with torch.no_grad():
-        stage.begin()
         stage.do_world("field", 12, 0)
         assert [side["model"] for side in stage.scene()["sides"]] == ["energy", "gcn"]
         stage.do_world("given", 12, 0)
         assert stage.scene()["sides"][0]["title"] == "Your model"
-        with pytest.raises(Exception, match="was not trained for this task"):
+        with pytest.raises(HogwildError, match="was not trained for this task"):
             stage.do_side(0, "gcn", "auto")
 
 

@@ -8,7 +8,6 @@ import torch
 from hogwild import track
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.moving import Beliefs, Frame, Scenario
-from hogwild.asynchrony.trace import Trace
 from hogwild.web.pretrained import MODELS, measured, trained
 from hogwild.web.side import RESTART, Side, settings
 from hogwild.web.worlds import TASKS, World
@@ -20,9 +19,9 @@ def _no_gradients():
         yield
 
 
-def side_of(model, rule, world, stagger=5, delay=2, loss=0.0, trace=None):
+def side_of(model, rule, world, stagger=5, delay=2, loss=0.0):
     wanted = settings(stagger, delay, loss, 0, rule)
-    side = Side(trained(world.task, model), wanted, world.classes, world.nodes, trace=trace)
+    side = Side(trained(world.task, model), wanted, world.classes, world.nodes)
     data = world.data()
     frame = Frame(0, data, data.node_id)
     side.enter(frame, frame)
@@ -122,23 +121,6 @@ def test_rules_that_stop_begin_anew():
     assert seen.updates == 5.0
     assert run(side, 40).updates == 10.0
     assert side.since == RESTART
-
-
-def test_a_trace_is_followed_to_its_end():
-    world = World.make("field", 20, 3)
-    side = side_of("energy", "messages", world, loss=0.3)
-    side.recorded = trace = Trace.of(side.simulation.timetable, {"bounds": side.wanted.bounds})
-    run(side, 50)
-    again = side_of("energy", "messages", world, trace=trace)
-    while not again.over:
-        again.step()
-    assert again.simulation.time == 50
-    assert torch.equal(again.simulation.h, side.simulation.h)
-    # Another rule on the same schedule: nodes that are done take no further turns.
-    other = side_of("gcn", "overwriting", world, trace=trace)
-    while not other.over:
-        other.step()
-    assert other.look().updates == 5.0
 
 
 def test_packets_are_those_of_the_schedule():

@@ -1,16 +1,15 @@
 """Watching a swarm."""
 
+import itertools
 import json
 import math
-import os
 import struct
 import threading
 import time
-from typing import ClassVar
 
 import pytest
 import torch
-from agents_by_hand import by_hand, wait
+from agents_by_hand import wait
 from helpers import DOUBLE, chain
 from torch_geometric.data import Data
 
@@ -21,7 +20,7 @@ from hogwild.executors.swarm_result import GRAPH, WORDS
 from hogwild.web import watch as watching
 from hogwild.web.polling import Status
 from hogwild.web.protocol import parse
-from hogwild.web.watch import Agents, Attached, Swarm, last_line, watch
+from hogwild.web.watch import SILENCE, Agents, Attached, Swarm, watch
 
 
 def test_a_running_swarm_is_watched_and_not_changed(tmp_path):
@@ -95,35 +94,6 @@ def test_notes_that_cannot_be_read_are_none(tmp_path):
         assert swarm.notes() is None
 
 
-def test_agents_that_were_started_by_hand_are_watched(tmp_path):
-    """Three real agents print status lines; one is switched off."""
-    with by_hand(tmp_path, 3) as (folder, agents):
-        found = watch(folder)
-        assert isinstance(found, Agents)
-        wait(lambda: len(found.look().agents) == 3)
-        wait(lambda: all(one.settled for one in found.look().agents.values()))
-        sight = found.look()
-        assert sight.ground.names == ["8", "9", "10"]
-        assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
-        assert math.isnan(sight.error)
-        before = {path: path.stat().st_ino for path in folder.iterdir()}
-        viewer = Attached(found)
-        viewer.start()
-        screens = []
-        agents[2].terminate()
-        agents[2].wait(20)
-        wait(lambda: screens.append(viewer.take()) or len(found.look().agents) == 2)
-        wait(lambda: screens.append(viewer.take()) or "1 of them cannot be heard" in viewer.text)
-        viewer.close()
-        assert {path: path.stat().st_ino for path in folder.iterdir()} == before
-    scenes = [screen.scene for screen in screens if screen.scene is not None]
-    assert scenes[0]["names"] == ["8", "9", "10"]
-    assert scenes[0]["known"] is False
-    assert scenes[0]["sides"][0]["exact"] == [None, None, None]
-    low, high = scenes[0]["task"]["low"], scenes[0]["task"]["high"]
-    assert all(low <= one.answer <= high for one in sight.agents.values())
-
-
 LINE = {
     "id": "a", "prediction": [1.0], "updates": 3, "packets": 2, "bytes": 9, "state": "running",
     "staleness": 0.5, "residual": None, "neighbours": ["b"],
@@ -143,41 +113,10 @@ LINE = {
         {"state": None, "packets": None},
     ],
 )
-def test_lines_that_are_none_change_nothing(tmp_path, change):
+def test_what_is_no_status_is_refused(change):
     for bad in ({**LINE, **change}, [], "a", 7):
         with pytest.raises(ValueError, match=r"status line|could not convert"):
             Status.of(bad)
-    (tmp_path / "a.jsonl").write_text(
-        json.dumps(LINE) + "\n" + json.dumps({**LINE, **change}) + "\n"
-    )
-    assert watch(tmp_path).look().agents == {}
-
-
-def test_the_last_whole_line_of_a_file_counts(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"n": 1}\n{"n": 2}\n\xff[\n7\n{"n": 3')
-    assert last_line(path) == {"n": 2}
-    path.write_bytes(b"[" * 200_000 + b"\n" + b'{"n": 4}\n')
-    assert last_line(path) == {"n": 4}
-    path.write_bytes(b"x" * 200_000)
-    assert last_line(path) is None
-    assert last_line(tmp_path / "none") is None
-
-
-def test_who_has_said_nothing_for_long_is_silent(tmp_path):
-    for name, other in (("a", "b"), ("b", "a")):
-        line = {**LINE, "id": name, "neighbours": [other]}
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
-    found = watch(tmp_path)
-    assert len(found.look().agents) == 2
-    os.utime(tmp_path / "b.jsonl", (1.0, 1.0))
-    sight = found.look()
-    assert list(sight.agents) == [0]
-    assert sight.ground.names == ["a", "b"]
-    os.utime(tmp_path / "a.jsonl", (1.0, 1.0))
-    assert found.look().how == "silent"
-    seen = Attached(found)._snapshot(found.look())
-    assert all(math.isnan(each) for each in struct.unpack_from("<6f", seen, 24))  # and not 0
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -185,23 +124,20 @@ def test_a_folder_that_holds_nothing_is_refused_in_words(tmp_path, made):
     place = tmp_path / "agents"
     if made:
         place.mkdir()
-    with pytest.raises(ConfigError, match=r"agents (holds|is no folder).*hogwild-agent"):
+    with pytest.raises(ConfigError, match=r"agents (holds|is no folder).*addresses of agents"):
         watch(place)
 
 
 class Lines:
     """Agents that say what a test says."""
 
-    addresses: ClassVar[list[str]] = []
+    addresses = ()
 
     def __init__(self, *lines):
-        self.said = list(lines)
+        self.said, self.ages = list(lines), itertools.repeat(0.0)
 
     def lines(self):
-        return [(Status.of(line), 0.0) for line in self.said]
-
-    def close(self):
-        pass
+        return [(Status.of(line), age) for line, age in zip(self.said, self.ages, strict=False)]
 
 
 def line(name, answer=1.0, near=()):
@@ -209,6 +145,20 @@ def line(name, answer=1.0, near=()):
         "id": name, "prediction": [answer], "updates": 1, "packets": 1, "bytes": 1,
         "state": "running", "neighbours": list(near),
     }  # fmt: skip
+
+
+def test_who_has_said_nothing_for_long_is_silent():
+    source = Lines(line("a", near="b"), line("b", near="a"))
+    found = Agents(source)
+    assert len(found.look().agents) == 2
+    source.ages = [0.0, 2 * SILENCE]
+    sight = found.look()
+    assert list(sight.agents) == [0]
+    assert sight.ground.names == ["a", "b"]
+    source.ages = [2 * SILENCE] * 2
+    assert found.look().how == "silent"
+    seen = Attached(found)._snapshot(found.look())
+    assert all(math.isnan(each) for each in struct.unpack_from("<6f", seen, 24))  # and not 0
 
 
 @pytest.mark.parametrize("answer", [5e-324, -1e-310, 1e-299, 0.0, 9e29])

@@ -6,7 +6,7 @@ import torch
 from torch_geometric.utils import is_undirected
 
 from hogwild.errors import ConfigError
-from hogwild.web.worlds import TASKS, World, WorldTask
+from hogwild.web.worlds import TASKS, World
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -61,10 +61,3 @@ def test_the_dead_are_left_out():
 def test_sizes_have_limits(nodes):
     with pytest.raises(ConfigError, match="expected 4 to 2000"):
         World.make("field", nodes)
-
-
-def test_a_task_to_train_on():
-    task = WorldTask("rumour", (12, 14), 8)
-    assert len(task.graphs) == 16
-    assert [len(part) for part in (task.fixed.train, task.fixed.val, task.fixed.test)] == [12, 2, 2]
-    assert task.metric_name == "error"

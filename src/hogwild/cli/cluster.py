@@ -87,8 +87,7 @@ class Cluster(Trained):
 def _map(graph: Any, seen: Any, path: str) -> str:
     from hogwild.plots.cluster import graph_map
 
-    pos = getattr(graph, "node_fields", {})
-    pos = pos.get("pos") if isinstance(pos, dict) else None
+    pos = getattr(graph, "nodes", {}).get("pos")  # a graph in parts has none at hand
     if pos is None or seen.part is None:
         raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
     edges = getattr(graph, "edge_index", None)

@@ -32,7 +32,6 @@ class Serve(Trained):
       hogwild serve
       hogwild serve runs/chains
       hogwild serve mine.py:trained
-      hogwild serve runs/chains --replay schedule.npz
       hogwild serve --attach swarm
       hogwild serve --attach 127.0.0.1:21000
     """
@@ -42,18 +41,10 @@ class Serve(Trained):
         "graph",
         default=None,
     )
-    replay: str | None = option(
-        None,
-        "begin with the schedule in this file (hogwild simulate FOLDER --graphs 1 --runs 1 "
-        "--record FILE)",
-        group=FILES,
-        metavar="FILE",
-    )
     attach: str | None = option(
         None,
         "watch agents that run elsewhere, and change nothing: the folder of hogwild swarm --keep, "
-        "or of the status lines of agents (NAME.jsonl), or addresses of agents, which name the "
-        "others",
+        "or addresses of agents, which name the others",
         group=FILES,
         metavar="FOLDER|HOST:PORT,…",
     )
@@ -80,22 +71,17 @@ class Serve(Trained):
             )
         if not 0 <= self.port < 65536:
             raise ConfigError(f"--port {self.port}; expected 0 to 65535")
-        if self.attach is not None and (self.folder or self.replay):
-            raise ConfigError("--attach was given with a folder or --replay; expected one of them")
+        if self.attach is not None and self.folder is not None:
+            raise ConfigError("--attach was given with a folder; expected one of them")
         if self.certificates is not None and self.attach is None:
             raise ConfigError("--certificates was given without --attach HOST:PORT; expected both")
-        if self.replay is not None and self.folder is None:
-            raise ConfigError(
-                "--replay was given without a folder; expected the run whose graph the schedule "
-                "belongs to: hogwild serve FOLDER --replay FILE"
-            )
         import torch
 
         from hogwild.web.show import home, until_ended
 
         torch.set_num_threads(1)  # on graphs this small, threads only wait for each other
         given = None if self.folder is None else self._given(self.folder)
-        found = home(given, self.replay, self.attach, self.certificates)
+        found = home(given, self.attach, self.certificates)
         if not _is_loopback(self.host):
             print(
                 f"hogwild: {self.host} is not loopback: whoever reaches this port can use the page "

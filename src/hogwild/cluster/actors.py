@@ -318,7 +318,7 @@ class Actors(Engine):
             reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
                 f"a worker could not start ({reason}); expected that all machines see "
-                f"{self.plan.store} and have this library"
+                f"{self.plan.graph} and have this library"
             ) from error
         if missing:
             have = ray.cluster_resources()

@@ -22,6 +22,8 @@ from hogwild.cluster.worker import Mail, Status, Worker, agreed
 from hogwild.errors import ConfigError
 
 T = TypeVar("T")
+TICKS = 100_000
+"""Most ticks of a run in this process."""
 Watch = Callable[[float, list[Status]], bool | None]
 """Called with the seconds since the start and the statuses of all parts; ``False`` ends the run."""
 
@@ -104,7 +106,8 @@ class InProcess(Engine):
     def call(self, method: str, *args: Any) -> list[Any]:
         return [getattr(host, method)(*args) for host in self.hosts]
 
-    def _revive(self, number: int) -> Worker:
+    def revive(self, number: int) -> Worker:
+        """Make the worker of a part again, from its checkpoint."""
         self.restarts += 1
         host = self.hosts[number]
         host.h = None
@@ -120,60 +123,36 @@ class InProcess(Engine):
             go_on = None if watch is None else watch(spent, statuses)
             return go_on is not False and (seconds is None or spent < seconds)
 
-        done = run(workers, self.disorder, revive=self._revive, watch=told)
-        if not done:
-            exchange(workers)
+        done = _Run(workers, self.disorder, self.revive).go(told)
+        if not done:  # every worker gets the newest packets of all others
+            for worker in workers:
+                for q in worker.work.links.peers:
+                    workers[q].receive(worker.number, worker.outgoing(q))
+            for worker in workers:
+                worker.look()
         return done
 
 
-def run(
-    workers: list[Worker],
-    disorder: Disorder | None = None,
-    *,
-    revive: Callable[[int], Worker] | None = None,
-    ticks: int = 100_000,
-    watch: Callable[[list[Status]], bool] | None = None,
-) -> bool:
-    """Let the workers work until all are done; returns whether they are.
-
-    Args:
-        workers: One worker for each part. Workers that die are replaced in this list.
-        disorder: What goes wrong.
-        revive: Makes the worker of a part again, from its checkpoint; needed where workers die.
-        ticks: Most ticks.
-        watch: Called with all statuses about once for each worker's turn; ``False`` ends the run.
-    """
-    return _Run(workers, disorder or Disorder(), revive).go(ticks, watch)
-
-
-def exchange(workers: list[Worker]) -> None:
-    """Give every worker the newest packets of all others, without an update."""
-    for worker in workers:
-        for q in worker.work.links.peers:
-            workers[q].receive(worker.number, worker.outgoing(q))
-    for worker in workers:
-        worker.look()
-
-
 class _Run:
+    """Workers at work until all are done. Those that die are replaced in the list."""
+
     def __init__(
-        self,
-        workers: list[Worker],
-        disorder: Disorder,
-        revive: Callable[[int], Worker] | None,
+        self, workers: list[Worker], disorder: Disorder, revive: Callable[[int], Worker]
     ) -> None:
         self.workers, self.disorder, self.revive = workers, disorder, revive
         self.random = np.random.default_rng(disorder.seed)
         self.under_way: dict[tuple[int, int], tuple[int, Mail]] = {}
         self.deaths = 0
 
-    def go(self, ticks: int, watch: Callable[[list[Status]], bool] | None) -> bool:
+    def go(self, watch: Callable[[list[Status]], bool]) -> bool:
+        """Whether all are done. ``watch`` is called with all statuses about once for each worker's
+        turn; ``False`` ends the run."""
         reads = [worker.reads for worker in self.workers]
-        for tick in range(ticks):
+        for tick in range(TICKS):
             due = tick % len(self.workers) == 0
             if not self._turn(tick) or due:
                 statuses = [worker.status() for worker in self.workers]
-                go_on = watch is None or not due or watch(statuses)
+                go_on = not due or watch(statuses)
                 if agreed(statuses, reads):
                     return True
                 if not go_on:
@@ -184,8 +163,7 @@ class _Run:
         """One worker works; returns whether its packets have changed."""
         self._arrive(tick)
         p = int(self.random.random() * len(self.workers))
-        dies = self.random.random() < self.disorder.kill and self.deaths < self.disorder.kills
-        if dies and self.revive is not None:
+        if self.random.random() < self.disorder.kill and self.deaths < self.disorder.kills:
             self.deaths += 1
             # What is under way to the dead worker is lost; what it has sent still arrives.
             self.under_way = {k: v for k, v in self.under_way.items() if k[1] != p}

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hogwild.cluster.cutting import Part
 from hogwild.cluster.store import Store
-from hogwild.cluster.whole import Whole, tensor
 from hogwild.cluster.work import Links, Measure, Solve, Work
 from hogwild.cluster.worker import Worker
 from hogwild.errors import AsynchronyError, ConfigError
@@ -48,22 +48,19 @@ class Plan:
     """What every host needs to know.
 
     Attributes:
-        store: The graph, or the folder of its parts.
+        graph: The graph of the only part, or the folder of all parts.
         model: The model, or its file.
         checkpoints: Folder of the checkpoints; ``None``: there are none.
         tol: Relative tolerance.
         hops: Hops of the rest of the graph that a part holds.
-        overlap: Most rings of other parts' nodes for which a part solves, too; ``None``: all that
-            the store has.
         device: The device of the computation.
     """
 
-    store: Whole | Path
+    graph: Inputs | Path
     model: ConvGNN | Path
     checkpoints: Path | None = None
     tol: float = 1e-6
     hops: int = 2
-    overlap: int | None = None
     device: str = "cpu"
 
 
@@ -105,32 +102,25 @@ class Host:
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
         self._problem: Problem | None = None
-        store = plan.store if isinstance(plan.store, Whole) else Store.open(plan.store)
-        store.check(number)
-        self.part = store.part(number, plan.hops, plan.overlap)
-        self.owned = self.part.num_owned
+        if isinstance(plan.graph, Inputs):
+            self.part = Part.only(plan.graph)
+        else:
+            store = Store.open(plan.graph)
+            store.check(number)
+            self.part = store.part(number, plan.hops)
+        self.owned = len(self.part.nodes)
 
         def moved(shared: dict[int, npt.NDArray[Any]]) -> dict[int, Tensor]:
-            return {q: tensor(nodes).long().to(plan.device) for q, nodes in shared.items()}
+            found = {q: torch.from_numpy(np.array(nodes)) for q, nodes in shared.items()}
+            return {q: nodes.long().to(plan.device) for q, nodes in found.items()}
 
         sends, receives = moved(self.part.sends), moved(self.part.receives)
-        self.links = Links(self.owned, self.part.num_free, sends, receives)
-        self.inputs = self._typed(self.part.inputs().to(plan.device)) if self.owned else None
-
-    def _typed(self, inputs: Inputs) -> Inputs:
-        """Features in the dtype of the model; files may have another one."""
-        like = next(self.model.parameters(), inputs.x)
-
-        def typed(x: Tensor) -> Tensor:
-            return x.to(like.dtype) if x.is_floating_point() else x
-
-        attr, weight = inputs.edge_attr, inputs.edge_weight
-        return replace(
-            inputs,
-            x=typed(inputs.x),
-            edge_attr=None if attr is None else typed(attr),
-            edge_weight=None if weight is None else typed(weight),
-        )
+        self.links = Links(self.owned, self.part.free, sends, receives)
+        self.inputs: Inputs | None = None  # of a part without nodes
+        if self.owned:
+            given = self.part.inputs.to(plan.device)
+            typed = given.to(next(self.model.parameters(), given.x).dtype)  # files may differ
+            self.inputs = replace(typed, degrees=given.degrees, nodes=given.nodes)
 
     # -- the forward pass --------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hogwild.cluster.cutting import OVERLAP
 from hogwild.cluster.engine import Disorder, Engine, Watch
-from hogwild.cluster.setup import Place, Setup, Source, engine_for, prepared
+from hogwild.cluster.setup import Place, Setup, Source, prepared
 from hogwild.cluster.work import ErrorBar, error_bar
 from hogwild.cluster.worker import Status
 from hogwild.errors import ConfigError, DataError, is_number
@@ -42,8 +42,8 @@ GUARANTEES = {
 """What is known about convergence, by the kind of problem."""
 
 
-MOST = 2000
-"""Most rows of a trace; beyond it every second row is dropped."""
+CLOSE = 0.005
+"""Two rows of a trace are at least this share of the time since the start apart."""
 
 
 @dataclass
@@ -65,32 +65,22 @@ class Trace:
     updates: list[list[int]] = field(default_factory=list)
     age: list[list[float]] = field(default_factory=list)
     bytes: list[list[int]] = field(default_factory=list)
-    _every: int = 1
-    _since: int = 0
 
     def add(self, seconds: float, statuses: list[Status]) -> None:
-        """Note the parts at one time. The newest row always stays, of the others every so many."""
-        row = {
-            "times": seconds,
-            "unrest": [s.unrest for s in statuses],
-            "residual": [s.residual for s in statuses],
-            "updates": [s.updates for s in statuses],
-            "age": [max(s.ages.values(), default=0.0) for s in statuses],
-            "bytes": [s.bytes for s in statuses],
-        }
-        self._since += 1
-        replaces = self._since < self._every and len(self.times) > 1
-        self._since = self._since if replaces else 0
-        thins = len(self.times) >= MOST and not replaces
-        self._every *= 2 if thins else 1
-        for name, value in row.items():
-            rows = getattr(self, name)[: -1 if replaces else None]
-            setattr(self, name, [*rows, value][:: 2 if thins else 1])
+        """Note the parts at one time. The newest row always stays, the others are apart."""
+        if len(self.times) > 1 and self.times[-1] - self.times[-2] < CLOSE * self.times[-1]:
+            for rows in vars(self).values():
+                rows.pop()
+        self.times.append(seconds)
+        self.unrest.append([s.unrest for s in statuses])
+        self.residual.append([s.residual for s in statuses])
+        self.updates.append([s.updates for s in statuses])
+        self.age.append([max(s.ages.values(), default=0.0) for s in statuses])
+        self.bytes.append([s.bytes for s in statuses])
 
     def save(self, path: str | Path) -> Path:
         """Write the trace as JSON."""
-        told = {k: v for k, v in asdict(self).items() if not k.startswith("_")}
-        return write_atomically(path, json.dumps(told).encode())
+        return write_atomically(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -197,8 +187,8 @@ def infer(
 
     Args:
         model: A model with one implicit layer, such as :class:`~hogwild.EnergyGNN`.
-        graph: A PyG ``Data``, ``Inputs``, a :class:`~hogwild.cluster.Whole`, a
-            :class:`~hogwild.cluster.Store`, or the path of a file or a store.
+        graph: A PyG ``Data``, ``Inputs``, a :class:`~hogwild.cluster.Store`, or the path of a file
+            or a store.
         workers: Number of parts and workers; by default 1, or the parts of a store. One worker
             runs in this process without Ray.
         tol: Relative error at which the parts are settled.
@@ -231,7 +221,7 @@ def infer(
     )  # fmt: skip
     with prepared(model, graph, workers, place) as setup:
         plan = setup.plan(tol=tol, checkpoints=True)
-        with engine_for(plan, setup, barriers=barriers, slow=slow) as engine:
+        with setup.engine(plan, barriers=barriers, slow=slow) as engine:
             trace = Trace()
             try:
                 return engine.patiently(lambda: _run(engine, setup, trace, seconds, gather, watch))
@@ -277,8 +267,8 @@ def _run(
     measures = [m for m in engine.call("measure") if m is not None]
     bar = error_bar(measures, _rounding(setup.model))
     stalled = any(status.stalled for status in last)
-    model, store = setup.model, setup.store
-    numbers = store.num_nodes * model.hidden_channels * (model.replicas or 1)
+    model, n = setup.model, setup.num_nodes
+    numbers = n * model.hidden_channels * (model.replicas or 1)
     gather = numbers <= GATHER if gather is None else gather
     files: list[Path] = []
     if setup.keeps is not None:
@@ -293,17 +283,24 @@ def _run(
         prediction=prediction,
         error_bar=bar,
         converged=done and not stalled and all(m.settled for m in measures),
-        workers=store.num_parts,
+        workers=setup.count,
         updates=[status.updates for status in last],
         bytes=[status.bytes for status in last],
         seconds=spent,
         restarts=engine.restarts,
         files=files,
         trace=trace,
-        part=np.array(store.parts) if gather else None,
+        part=_parts(setup) if gather else None,
         partition="" if setup.partition is None else str(setup.partition),
         guarantee=GUARANTEES[kind],
     )
+
+
+def _parts(setup: Setup) -> Any:
+    """The part of every node, [N]."""
+    if setup.store is None:
+        return np.zeros(setup.num_nodes, dtype=np.int32)
+    return np.array(setup.store.parts)
 
 
 def _rounding(model: ConvGNN) -> float:
@@ -316,7 +313,7 @@ def _rounding(model: ConvGNN) -> float:
 def gathered(engine: Engine, setup: Setup) -> tuple[Tensor, Tensor | None]:
     """The embeddings and predictions of all nodes, in the order of the whole graph."""
     answers: list[Any] = engine.call("answer")
-    n = setup.store.num_nodes
+    n = setup.num_nodes
 
     def whole(place: int) -> Tensor | None:
         first = next((a[place] for a in answers if a[place] is not None), None)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.cluster.host import Loss
-from hogwild.cluster.setup import Place, Source, engine_for, prepared
+from hogwild.cluster.setup import Place, Source, prepared
 from hogwild.errors import ConfigError, ConvergenceError, require_positive
 from hogwild.nn.norm import BatchNorm
 
@@ -119,7 +119,7 @@ class Trainer:
                 )
             # The adjoint reads what listeners hear, two hops away.
             plan = self.setup.plan(tol=tol, hops=2)
-            self.engine = stack.enter_context(engine_for(plan, self.setup))
+            self.engine = stack.enter_context(self.setup.engine(plan))
             self.labelled = sum(self.engine.call("labelled", target, mask))
             if not self.labelled:
                 raise ConfigError(f"mask={mask!r} selects no node; expected labelled nodes")

@@ -10,7 +10,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
-from hogwild.rules.base import STEPS, About
+from hogwild.rules.base import About
 from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
 from hogwild.rules.layered import (
     CACHING,
@@ -115,14 +115,13 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
     steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
-    if step != "auto" and not any(rule.steps for rule in known.values()):
+    if step != "auto" and not any(rule.stepping for rule in known.values()):
         raise ConfigError(
             f"step={step!r} was given for a model whose rule, {next(iter(known))!r}, has no step "
             f"size; expected step='auto'"
         )
     if rule == "auto":
-        takes_all = (name for name, found in known.items() if found.steps == STEPS)
-        return next(takes_all if step != "auto" else iter(known))
+        return next(name for name, found in known.items() if step == "auto" or found.stepping)
     found = about(rule)
     if rule not in known:
         raise ConfigError(

@@ -105,8 +105,6 @@ COMMANDS: dict[str, dict[str, Field]] = {
     "move": {"node": NODE, "x": real(0.0, 1.0), "y": real(0.0, 1.0)},
     "readings": {},
     "again": {},
-    "replay": {},
-    "live": {},
 }
 """What a page may send: ``{"do": name, …}`` with exactly these fields."""
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import torch
 
-from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.web.protocol import Command, Exchange, snapshot
 from hogwild.web.side import Packets
@@ -27,18 +26,16 @@ class Session(Exchange):
 
     Args:
         given: A model and a graph from the command line.
-        replay: A recorded schedule of this graph.
         wake: Called, from the thread, whenever there is something new to send.
     """
 
     def __init__(
         self,
         given: UserWorld | None = None,
-        replay: Trace | None = None,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(wake)
-        self.stage = Stage(given, replay)
+        self.stage = Stage(given)
 
     def join(self) -> None:
         """Wait until the thread has ended."""
@@ -72,7 +69,7 @@ class Session(Exchange):
         heard: list[list[Packets]] = [[] for _ in stage.sides]
         new = True  # whether there is anything that was not shown
         while not self.closed:
-            idle = stage.still and not new
+            idle = stage.paused and not new
             todo = self.waiting(patience=0.5 if idle else 0.0)
             for command in todo:
                 self._obey(command)
@@ -82,7 +79,7 @@ class Session(Exchange):
                 due = time.monotonic()
                 continue
             now = time.monotonic()
-            if not stage.still:
+            if not stage.paused:
                 if now < due and not todo:
                     time.sleep(min(due - now, 0.05))
                     continue
@@ -93,7 +90,7 @@ class Session(Exchange):
                     due = max(next_tick, now - 0.2)  # no catching up for long
             if stage.stale:
                 self.show(scene=stage.scene())
-            if new and (todo or stage.still or time.monotonic() - shown >= 1.0 / RATE):
+            if new and (todo or stage.paused or time.monotonic() - shown >= 1.0 / RATE):
                 self.show(snapshot=snapshot(stage.version, stage.time, stage.looks(heard)))
                 heard = [[] for _ in stage.sides]
                 shown, new = time.monotonic(), False

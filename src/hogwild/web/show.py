@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.graph.inputs import Inputs
 from hogwild.models.wrapped import runnable
@@ -104,7 +103,6 @@ def hello(given: UserWorld | None, attached: bool = False) -> dict[str, Any]:
 
 def home(
     given: UserWorld | None = None,
-    replay: str | None = None,
     attach: str | None = None,
     certificates: str | None = None,
 ) -> Home:
@@ -112,18 +110,13 @@ def home(
 
     Args:
         given: A model of one's own.
-        replay: A file with a schedule of its graph.
-        attach: The folder of a running swarm, or of the status lines of agents; or addresses.
+        attach: The folder of a running swarm, or addresses of agents.
         certificates: For agents that want them, the folder of their controller.
     """
     if attach is not None:
         found = watch(attach, certificates)
         return Home(lambda wake: Attached(found, wake), hello(None, attached=True), end=found.close)
-    trace = None if replay is None else Trace.load(replay)
-    if trace is not None:
-        assert given is not None
-        Replay(trace, given.model.problem(Inputs.of(given.data())).graph)  # the same graph?
-    return Home(lambda wake: Session(given, trace, wake), hello(given))
+    return Home(lambda wake: Session(given, wake), hello(given))
 
 
 def from_run(result: Result, replica: int | None) -> UserWorld:

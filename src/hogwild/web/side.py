@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,13 @@ from torch import Tensor
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.moving import Frame
 from hogwild.asynchrony.schedule import Tick
-from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.executors.simulation import NUMBER, Settings, Simulation
 from hogwild.executors.track import Course, Spoken
-from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.warm import Stream
 from hogwild.problems.base import FixedPoint, Objective
-from hogwild.rules import choose, fitting
+from hogwild.rules import fitting
 
 MOST_DELAY = 20
 """The longest delay that may be asked for, in ticks."""
@@ -37,27 +35,6 @@ def settings(stagger: int, delay: int, loss: float, seed: int, rule: str) -> Set
     return Settings(
         stagger=stagger, delay=delay, seed=seed, rule=rule, impairments=(BernoulliLoss(loss),)
     )
-
-
-class Followed(Replay):
-    """A trace whose ticks leave out nodes that are done: another rule drew the trace."""
-
-    def __init__(self, trace: Trace, graph: Graph) -> None:
-        super().__init__(trace, graph)
-        self.retired = torch.zeros(graph.num_nodes, dtype=torch.bool)
-
-    def retire(self, nodes: Tensor) -> None:
-        self.retired[nodes] = True
-
-    def tick(self, time: int) -> Tick:
-        found = super().tick(time)
-        stays = ~self.retired[found.nodes]
-        if bool(stays.all()):
-            return found
-        at, edges = found.at.part(stays)
-        fetched = None if found.fetched is None else found.fetched[edges]
-        lost = None if found.lost is None else found.lost[edges]
-        return Tick(time, at, found.view[edges], fetched, lost, found.reset)
 
 
 @dataclass
@@ -113,15 +90,12 @@ class Side:
         wanted: How nodes run.
         classes: Whether the model's output is a logit.
         nodes: Number of nodes that there may be; identities are below it.
-        trace: A schedule to follow; ``None``: schedules are drawn.
     """
 
     model: Model
     wanted: Settings
     classes: bool
     nodes: int
-    trace: Trace | None = None
-    recorded: Trace | None = None
     since: int = 0  # the tick at which all nodes last began
     _bill: Tensor = field(init=False)
 
@@ -129,7 +103,6 @@ class Side:
         self.course = Course(self.model, self.wanted, RESTART, self.add, depth=MOST_DELAY)
         self.stream, self.spoken = Stream(self.model), Spoken()
         self._bill = torch.zeros(3, self.nodes, dtype=torch.long)
-        self._replayed: Simulation | None = None
         self.rules: list[str] = []
         self.view = torch.zeros(0, dtype=torch.long)  # [E] time of the packet that is held
 
@@ -142,10 +115,7 @@ class Side:
         self.rules = list(fitting(self.problem))
         self.exact = self.stream.update(true.data).value  # [m, k]
         self.exact_answer = self._read(self.exact)
-        if self.trace is not None:
-            self._follow(self.trace)
-        else:
-            self.believe(believed)
+        self.believe(believed)
 
     def believe(self, believed: Frame) -> None:
         """Nodes believe in this graph from now on."""
@@ -158,8 +128,6 @@ class Side:
 
     def retime(self, wanted: Settings) -> None:
         """Nodes run with other bounds and losses from now on."""
-        if self.trace is not None:
-            return
         self.wanted = wanted
         self.course.retime(wanted)
         if self.course.now.anew:
@@ -167,18 +135,6 @@ class Side:
         view = self.view
         self._look_around(self.course.now.frame.ids)
         self.view = view
-
-    def _follow(self, trace: Trace) -> None:
-        """Replay a trace from its first tick."""
-        rule = choose(self.problem, self.wanted.rule)
-        bounds = trace.about.get("bounds")
-        self.wanted = replace(self.wanted, rule=rule)
-        self._replayed = Simulation(
-            self.wanted.rule_on(self.problem, bounds and tuple(bounds)),
-            Followed(trace, self.problem.graph),
-            self.problem.start(),
-        )
-        self._look_around(self.frame.ids)
 
     def _look_around(self, ids: Tensor) -> None:
         graph = self.simulation.graph
@@ -199,32 +155,21 @@ class Side:
     @property
     def simulation(self) -> Simulation:
         """The simulation of the moment."""
-        return self._replayed if self._replayed is not None else self.course.simulation
+        return self.course.simulation
 
     @property
     def rule(self) -> str:
         """The rule that nodes follow."""
-        return self.wanted.rule if self._replayed is not None else self.course.settings.rule
-
-    @property
-    def over(self) -> bool:
-        """Whether a replay has come to its end: that of the trace, or of the rule."""
-        simulation, timetable = self.simulation, self.simulation.timetable
-        if not isinstance(timetable, Replay):
-            return False
-        ended = simulation.rule.ends and simulation.finished
-        return ended or simulation.time >= timetable.length
+        return self.course.settings.rule
 
     def step(self) -> Packets:
         """One tick."""
         time = self.simulation.time
-        if self._replayed is None and self.simulation.rule.ends and time - self.since >= RESTART:
-            self.since, self.recorded = time, None
+        if self.simulation.rule.ends and time - self.since >= RESTART:
+            self.since = time
             self.course.begin_anew()
             self._look_around(self.course.now.frame.ids)
         tick = self.simulation.step()
-        if self.recorded is not None:
-            self.recorded.append(tick)
         before = self.view[tick.edges]
         self.view[tick.edges] = tick.view
         return Packets.of(tick, self.ends, before)
@@ -233,7 +178,7 @@ class Side:
         """What there is to see now."""
         simulation, m = self.simulation, self.frame.ids.numel()
         k, ids = self.exact.size(-1), self.frame.ids.numpy()
-        numbers = torch.arange(m) if self._replayed is not None else self.course.now.names.nodes
+        numbers = self.course.now.names.nodes
         h = self.spoken.look(simulation, numbers, k)[:, :m]  # [k, m]
         gap = float((h.T - self.exact).abs().max()) if m else 0.0
         out = self._read(h.T.contiguous())

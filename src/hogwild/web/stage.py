@@ -1,4 +1,4 @@
-"""What a viewer watches and changes: two sides on one world, and the recording of their schedule.
+"""What a viewer watches and changes: two sides on one world.
 
 A stage knows no thread and no clock: whoever holds it says when it ticks
 (:mod:`hogwild.web.session`).
@@ -7,15 +7,11 @@ A stage knows no thread and no clock: whoever holds it says when it ticks
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hogwild.asynchrony.moving import Beliefs, Frame
-from hogwild.asynchrony.trace import Trace
 from hogwild.errors import HogwildError
 from hogwild.models.base import Model
 from hogwild.web.pretrained import MODELS, trained
@@ -29,26 +25,6 @@ USUAL = (("energy", "auto"), ("gcn", "overwriting"))
 """The models and rules to begin with."""
 TICKS_SHOWN = 40
 """Ticks whose packets one snapshot shows at most."""
-LONGEST_TRACE = 5_000, 1_000_000
-"""Ticks that are recorded at most, and views of packets in them (26 bytes each)."""
-
-
-@dataclass
-class Recording:
-    """A schedule that can be replayed: the world it was drawn on, and where nodes ended."""
-
-    trace: Trace
-    world: World | UserWorld
-    choice: list[tuple[str, str]]
-    h: Tensor | None = None
-    running: bool = True
-    views: int = 0
-
-    def noted(self) -> bool:
-        """Count the last tick; whether the recording is as long as it may be."""
-        ticks = self.trace.ticks
-        self.views += ticks[-1].view.numel() if ticks else 0
-        return len(ticks) >= LONGEST_TRACE[0] or self.views >= LONGEST_TRACE[1]
 
 
 class Stage:
@@ -56,25 +32,20 @@ class Stage:
 
     Args:
         given: A model and a graph from the command line.
-        replay: A recorded schedule of this graph.
 
     Attributes:
         sleeps: Whether nodes do not begin yet: commands only say with what.
         stale: Whether there is a new scene to be shown.
-        same: Whether a replay ended in the same bits; ``None``: nothing can be said.
     """
 
-    def __init__(self, given: UserWorld | None = None, replay: Trace | None = None) -> None:
-        self.given, self.from_file = given, replay
+    def __init__(self, given: UserWorld | None = None) -> None:
+        self.given = given
         self.timing: dict[str, Any] = {"stagger": 5, "delay": 2, "loss": 0.0, "speed": 20}
         self.paused = False
         self.world: World | UserWorld = World.make("field", 60, 3) if given is None else given
         self.choice = list(USUAL) if given is None else [(GIVEN, rule) for rule in given.rules]
         self.dead: set[int] = set()
         self.version, self.stale, self.sleeps = 0, False, False
-        self.recording: Recording | None = None
-        self.replaying: Recording | None = None
-        self.same: bool | None = None
         self.sides: list[Side] = []
         self._models: dict[tuple[str, str], Model] = {}
 
@@ -85,40 +56,16 @@ class Stage:
         """Ticks since all nodes began."""
         return max(side.simulation.time for side in self.sides)
 
-    @property
-    def still(self) -> bool:
-        """Whether nothing moves now."""
-        return self.paused or all(side.over for side in self.sides)
-
     def tick(self, heard: list[list[Packets]]) -> None:
         """One tick of both sides; the packets that they heard are added to ``heard``."""
         for side, packets in zip(self.sides, heard, strict=True):
-            if not side.over:
-                packets.append(side.step())
-                del packets[:-TICKS_SHOWN]
+            packets.append(side.step())
+            del packets[:-TICKS_SHOWN]
         now = self.sides[0].simulation.time
-        if self.replaying is not None:
-            if all(side.over for side in self.sides):
-                self._compare()
-            return
         if self.beliefs.due is not None and now >= self.beliefs.due:
             believed = self.beliefs.at(now)
             for side in self.sides:
                 side.believe(believed)
-        if self.recording is not None and self.recording.running:
-            self.recording.h = self.sides[0].simulation.h.clone()
-            if self.recording.noted() or self.sides[0].recorded is None:
-                self._stop_recording()
-                self.stale = True
-
-    def _compare(self) -> None:
-        """Whether the replay ended where the recording did."""
-        assert self.replaying is not None
-        h, same_model = self.replaying.h, self.choice[0] == self.replaying.choice[0]
-        self.same = None
-        if h is not None and same_model:
-            self.same = torch.equal(h, self.sides[0].simulation.h)
-        self.stale = True
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -138,7 +85,7 @@ class Stage:
                 raise HogwildError("no model was given; start: hogwild serve FOLDER")
             self.world, self.choice = self.given, [(GIVEN, rule) for rule in self.given.rules]
         else:
-            self.world, self.from_file = World.make(task, nodes, seed), None
+            self.world = World.make(task, nodes, seed)
             self.choice = [
                 mine if pair[0] == GIVEN else pair
                 for mine, pair in zip(USUAL, self.choice, strict=True)
@@ -163,10 +110,7 @@ class Stage:
 
     def do_timing(self, stagger: int, delay: int, loss: float) -> None:
         """What the sliders say."""
-        if self.replaying is not None:
-            raise HogwildError("a replay follows its schedule; go back to live first")
         self.timing.update(stagger=stagger, delay=delay, loss=loss)
-        self._stop_recording()
         for side in self.sides:
             side.retime(self._settings(side.rule))
 
@@ -180,7 +124,7 @@ class Stage:
 
     def do_node(self, node: int, alive: bool) -> None:
         """Kill or revive a node."""
-        self._require_change(node)
+        self._require_node(node)
         dead = self.dead - {node} if alive else self.dead | {node}
         if len(dead) > self.world.nodes - 2:
             raise HogwildError("two nodes must live at least; revive one first")
@@ -189,7 +133,7 @@ class Stage:
 
     def do_move(self, node: int, x: float, y: float) -> None:
         """Put a node at another place."""
-        self._require_change(node)
+        self._require_node(node)
         if isinstance(self.world, UserWorld):
             raise HogwildError("the edges of this graph do not follow from places; kill a node")
         self.world = self.world.move(node, x, y)
@@ -197,7 +141,6 @@ class Stage:
 
     def do_readings(self) -> None:
         """Other features."""
-        self._require_change(0)
         if isinstance(self.world, UserWorld):
             raise HogwildError("the features of this graph are given; choose another task")
         self.world = self.world.again()
@@ -208,55 +151,29 @@ class Stage:
         self.dead = set()
         self.begin()
 
-    def do_replay(self) -> None:
-        """Follow the recorded schedule."""
-        recording = self.recording
-        if recording is None or not recording.trace.ticks:
-            raise HogwildError("nothing has been recorded yet; start again and wait a moment")
-        recording.running = False
-        self.sides[0].recorded = None
-        self.replaying, self.world, self.dead = recording, recording.world, set()
-        self.begin(keep=True)
-
-    def do_live(self) -> None:
-        """Draw schedules again."""
-        self.replaying = None
-        self.begin()
-
-    def _require_change(self, node: int) -> None:
-        if self.replaying is not None:
-            raise HogwildError("a replay cannot be changed; go back to live first")
+    def _require_node(self, node: int) -> None:
         if node >= self.world.nodes:
             raise HogwildError(f"there is no node {node}; the last one is {self.world.nodes - 1}")
 
     # -- the world ---------------------------------------------------------------------------------
 
     def begin(self, keep: bool = False) -> None:
-        """All nodes begin at tick 0; ``keep``: with the nodes that are dead, and the replay."""
+        """All nodes begin at tick 0; ``keep``: with the nodes that are dead."""
         if self.sleeps:
             return
-        self.same, self.stale = None, True
+        self.stale = True
         if not keep:
-            self.dead, self.replaying = set(), None
-        if self.from_file is not None and self.recording is None:
-            assert self.given is not None
-            self.recording = Recording(self.from_file, self.given, [], running=False)
-            self.replaying = self.recording
+            self.dead = set()
         frame = self._frame(0)
         self.beliefs = Beliefs(LEASE)
         believed = self.beliefs.see(frame)
         self.sides = [self._side(*pair, frame, believed) for pair in self.choice]
         self.choice = [(m, s.rule) for (m, _), s in zip(self.choice, self.sides, strict=True)]
-        if self.replaying is None and not self.dead:
-            self._record()
 
     def _side(self, model: str, rule: str, frame: Frame, believed: Frame) -> Side:
         """A side with this rule, or with the usual one where it does not fit the model."""
-        trace = None if self.replaying is None else self.replaying.trace
         world = self.world
-        side = Side(
-            self._model(model), self._settings(rule), world.classes, world.nodes, trace=trace
-        )
+        side = Side(self._model(model), self._settings(rule), world.classes, world.nodes)
         try:
             side.enter(frame, believed)
         except HogwildError:
@@ -289,23 +206,10 @@ class Stage:
         """The graph or its features have changed."""
         if self.sleeps:
             return
-        self._stop_recording()
         frame = self._frame(self.sides[0].simulation.time)
         believed = self.beliefs.see(frame)
         for side in self.sides:
             side.enter(frame, believed)
-
-    def _record(self) -> None:
-        side = self.sides[0]
-        about = {"bounds": side.wanted.bounds, "seed": self.world.seed}
-        trace = Trace.of(side.simulation.timetable, about)
-        side.recorded = trace
-        self.recording = Recording(trace, self.world, list(self.choice))
-
-    def _stop_recording(self) -> None:
-        if self.recording is not None and self.recording.running:
-            self.recording.running = False
-            self.sides[0].recorded = None
 
     # -- what there is to see ----------------------------------------------------------------------
 
@@ -316,10 +220,9 @@ class Stage:
         data, dead = self.sides[0].frame.data, sorted(self.dead)
         low, high = (about.low, about.high) if about.low < about.high else self._limits()
         i, j = data.node_id.numpy()[data.edge_index.numpy()]
-        recording = self.recording
         return {
             "is": "scene", "version": self.version,
-            "mode": "live" if self.replaying is None else "replay",
+            "mode": "live",
             "task": {
                 "name": world.task, "title": about.title, "question": about.question,
                 "answer": about.answer, "low": low, "high": high, "classes": about.classes,
@@ -333,9 +236,6 @@ class Stage:
                 _about(side, model)
                 for side, (model, _) in zip(self.sides, self.choice, strict=True)
             ],
-            "recorded": 0 if recording is None else len(recording.trace.ticks),
-            "recording": recording is not None and recording.running,
-            "same": self.same,
         }  # fmt: skip
 
     def _limits(self) -> tuple[float, float]:

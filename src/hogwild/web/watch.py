@@ -1,9 +1,8 @@
 """Agents that run elsewhere, which a page only watches.
 
 ``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.swarm_result`).
-Agents that were started by hand print a line of JSON every few moments (``hogwild-agent
---status``); a folder with these lines, one file ``NAME.jsonl`` for each agent, is watched just as
-well. Agents whose addresses are known are asked for such lines (:mod:`hogwild.web.polling`).
+Agents that were started by hand are asked for their status at their addresses
+(:mod:`hogwild.web.polling`).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -27,8 +26,6 @@ from hogwild.web.protocol import Command, Exchange, rounded, snapshot
 from hogwild.web.side import Seen
 from hogwild.web.worlds import MOST, fitted, layout
 
-LONGEST = 64_000
-"""Bytes at the end of a file that are looked at, and bytes of a line at most."""
 SELDOM = 10.0
 """How many times longer than it took to lay a graph out the next time waits: agents may name other
 neighbours in every line."""
@@ -106,10 +103,10 @@ class Sight:
 
 
 def watch(what: str | Path, certificates: str | None = None) -> Swarm | Agents:
-    """The agents whose notes or lines are in a folder, or that listen at addresses.
+    """The swarm whose notes are in a folder, or the agents that listen at addresses.
 
     Raises:
-        ConfigError: Neither the notes of a swarm, nor status lines, nor addresses.
+        ConfigError: Neither the notes of a swarm nor addresses.
     """
     folder, addresses = Path(what), places(str(what))
     if certificates is not None and addresses is None:
@@ -119,15 +116,12 @@ def watch(what: str | Path, certificates: str | None = None) -> Swarm | Agents:
         )
     if (folder / GRAPH).exists():
         return Swarm(folder)
-    if folder.is_dir() and any(folder.glob("*.jsonl")):
-        return Agents(Folder(folder))
     if addresses is not None and not folder.exists():
         return Agents(Poller(addresses, None if certificates is None else Path(certificates)))
     found = "holds nothing to watch" if folder.is_dir() else "is no folder"
     raise ConfigError(
-        f"{folder} {found}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), status "
-        f"lines in *.jsonl (hogwild-agent … --status 0.2 > {folder}/NAME.jsonl), or addresses of "
-        f"agents: HOST:PORT,…"
+        f"{folder} {found}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), or "
+        f"addresses of agents: HOST:PORT,…"
     )
 
 
@@ -191,47 +185,14 @@ class Swarm:
         )
 
 
-class Folder:
-    """Status lines in a folder, one file for each agent."""
-
-    addresses: ClassVar[list[str]] = []
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cached: dict[Path, tuple[tuple[int, int], Status | None]] = {}
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def lines(self) -> list[tuple[Status, float]]:
-        """The last line of every file, and its age."""
-        found = map(self._last, sorted(self.folder.glob("*.jsonl"))[:MOST])
-        return [(status, age) for status, age in found if status is not None]
-
-    def _last(self, path: Path) -> tuple[Status | None, float]:
-        """The last line of a file, which is read only if it has changed, and the line's age."""
-        try:
-            about = path.stat()
-        except OSError:
-            return None, 0.0
-        stamp = about.st_mtime_ns, about.st_size
-        if path not in self.cached or self.cached[path][0] != stamp:
-            try:
-                self.cached[path] = stamp, Status.of(last_line(path))
-            except ValueError:
-                self.cached[path] = stamp, None
-        return self.cached[path][1], time.time() - about.st_mtime
-
-
 class Agents:
     """Agents by their status lines.
 
     Args:
-        source: Where the lines come from: its ``lines()`` are the last status of every agent, each
-            with its age; its ``addresses`` are asked (empty: nobody is asked).
+        source: Whose ``lines()`` are the last status of every agent, each with its age.
     """
 
-    def __init__(self, source: Folder | Poller) -> None:
+    def __init__(self, source: Poller) -> None:
         self.source, self.begun = source, time.monotonic()
         self._lock, self._again = threading.Lock(), 0.0  # when the graph may be laid out again
         self.neighbours: dict[str, frozenset[str]] = {}
@@ -259,7 +220,7 @@ class Agents:
             ground = self.ground
         row = {name: i for i, name in enumerate(ground.names)}
         agents = {row[name]: status for name, status in speak.items() if name in row}
-        how = "runs" if speak else "silent" if known or not self.source.addresses else "waiting"
+        how = "runs" if speak else "silent" if known else "waiting"
         return Sight(ground, time.monotonic() - self.begun, agents, how=how)
 
 
@@ -284,25 +245,6 @@ _PARTS = re.compile(r"(\d{1,15})")
 def _natural(name: str) -> list[Any]:
     """Agent 10 comes after agent 9."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _PARTS.split(name)]
-
-
-def last_line(path: Path) -> dict[str, Any] | None:
-    """The last whole line in a file that is a JSON object; ``None``: there is none."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - LONGEST))
-            lines = file.read(LONGEST).split(b"\n")
-    except OSError:
-        return None
-    for raw in reversed(lines[:-1]):  # what follows the last newline is not whole
-        try:
-            found = json.loads(raw)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            return found
-    return None
 
 
 class Attached(Exchange):

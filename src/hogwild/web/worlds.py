@@ -25,9 +25,7 @@ from scipy.sparse.csgraph import connected_components, shortest_path
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_one_of
-from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RMSE
 from hogwild.models.base import Model
-from hogwild.tasks.base import Task, published
 from hogwild.tasks.moving import near
 
 REACH = 1.45
@@ -250,33 +248,3 @@ def layout(edge_index: np.ndarray, n: int) -> np.ndarray:
         angle = 2.0 * np.pi * min(2.2, n / 20) * (radius - radius.min()) / np.ptp(radius)
         place = np.stack([radius * np.cos(angle), radius * np.sin(angle)], 1)
     return fitted(place)
-
-
-class WorldTask(Task):
-    """The worlds of one task, to train on.
-
-    Args:
-        name: One of :data:`TASKS`.
-        sizes: Smallest and largest number of nodes.
-        graphs: Number of worlds; an eighth of them are for validation and an eighth for testing.
-        seed: World g is a function of (``seed``, g) alone.
-    """
-
-    def __init__(
-        self, name: str, sizes: tuple[int, int] = (12, 40), graphs: int = 64, *, seed: int = 0
-    ) -> None:
-        random = np.random.default_rng(seed)
-        self.name = name
-        self.in_channels, self.out_channels = (2, 1) if name == "rumour" else (1, 1)
-        classes = TASKS[name].classes
-        self.minimised, self.reported = (CROSS_ENTROPY, ERROR) if classes else (MSE, RMSE)
-        self.metric_name = self.reported.name
-        self.higher_is_better = self.reported.higher_is_better
-        self.graphs = []
-        for g in range(graphs):
-            world = World.make(name, int(random.integers(sizes[0], sizes[1] + 1)), 1000 + g)
-            pair = [world, world.again()] if classes else [world]  # both answers
-            self.graphs += [each.data() for each in pair]
-        each = len(self.graphs) // graphs
-        held = max(1, graphs // 8)
-        self.fixed = published([each * (graphs - 2 * held), each * held, each * held])

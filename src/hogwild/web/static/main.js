@@ -144,21 +144,19 @@ function describe() {
     sides[0].graph.canvas.setAttribute("aria-label", `Graph of ${scene.nodes} agents`);
     return;
   }
-  $("#keys").textContent = words.keys(scene.movable, mode);
+  $("#keys").textContent = words.keys(scene.movable);
   $("#presets").hidden = task.name === "given";
   $("#task").value = task.name;
   if (![...$("#nodes").options].some((o) => Number(o.value) === scene.nodes)) $("#nodes").add(new Option(scene.nodes));
   $("#nodes").value = String(scene.nodes);
-  $("#nodes").disabled = $("#readings").disabled = $("#other").disabled = !scene.movable || mode === "replay";
+  $("#nodes").disabled = $("#readings").disabled = $("#other").disabled = !scene.movable;
   for (const [name, text] of [["stagger", ticks], ["delay", ticks], ["loss", percent], ["speed", perSecond]]) {
     const slider = $(`#${name}`);
-    if (document.activeElement !== slider || mode === "replay") slider.value = String(timing[name]);
+    if (document.activeElement !== slider) slider.value = String(timing[name]);
     $(`output[for="${name}"]`).textContent = text(timing[name]);
-    slider.disabled = mode === "replay" && name !== "speed";
   }
   $("#pause").setAttribute("aria-pressed", String(scene.paused));
   $("#pause").textContent = scene.paused ? "Go on" : "Pause";
-  $("#replay").textContent = mode === "replay" ? "Back to live" : "Replay the recording";
   scene.sides.forEach((about, s) => {
     const { model, rule } = sides[s];
     const all = Object.entries(task.name === "given" ? { given: { title: "Your model" } } : hello.models);
@@ -192,7 +190,7 @@ function tell() {
       return;
     }
     const [state, head, text] = scene.mode === "attached"
-      ? words.swarmVerdict(side, scene.known) : words.verdict(side, about, hello.restart, scene.mode);
+      ? words.swarmVerdict(side, scene.known) : words.verdict(side, about, hello.restart);
     if (verdict.dataset.state !== state) {
       verdict.dataset.state = state;
       if (state !== "wait") $("#verdicts").textContent = `${about.title}: ${head} ${text}`;
@@ -206,13 +204,6 @@ function tell() {
     for (const [name, value] of Object.entries(numbers)) set(boxes[name], value);
     set(line, aboutNode(graph, about));
   });
-  if (scene.mode === "live") set($("#recorded"), recorded());
-  if (scene.mode === "replay") replayBanner();
-}
-
-function recorded() {
-  return scene.recording ? "The schedule is being recorded, until you change something."
-    : `Recorded: ${words.count(scene.recorded)} ticks, until something was changed.`;
 }
 
 function aboutNode(graph, about) {
@@ -228,14 +219,6 @@ function aboutNode(graph, about) {
   const news = side.state[i] === 1 ? done : `its oldest packet is ${age} old`;
   const inStep = scene.known === false ? "" : `, in step ${words.answer(exact)}`;
   return `${name}: says ${words.answer(side.answer[i])}${inStep}; ${news}; ${links} neighbour${links === 1 ? "" : "s"}.`;
-}
-
-function replayBanner() {
-  const end = scene.recorded;
-  if (latest >= end || scene.same !== null) {
-    const same = { true: " It ended in the same bits as the first time.", false: " It ended in other bits than the first time." };
-    banner(`Replay of a recorded schedule: all ${words.count(end)} ticks.${same[scene.same] ?? ""}`);
-  } else banner(`Replay of a recorded schedule: tick ${words.count(latest)} of ${words.count(end)}.`);
 }
 
 function banner(text, kind = "note") {
@@ -268,7 +251,6 @@ $("#other").onclick = () => link.send("world", { task: scene.task.name, nodes: s
 $("#readings").onclick = () => link.send("readings");
 $("#again").onclick = () => link.send("again");
 $("#pause").onclick = () => link.send("pause", { paused: !scene.paused });
-$("#replay").onclick = () => { banner(null); link.send(scene.mode === "replay" ? "live" : "replay"); };
 for (const name of ["stagger", "delay", "loss"]) {
   $(`#${name}`).oninput = soon(() => link.send("timing", {
     stagger: Number($("#stagger").value), delay: Number($("#delay").value), loss: Number($("#loss").value),

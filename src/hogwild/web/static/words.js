@@ -52,7 +52,7 @@ export function ends(low, high) {
 }
 
 /** What to say of a side: [state, headline, detail]. */
-export function verdict(side, about, restart, mode) {
+export function verdict(side, about, restart) {
   const far = share(side.error);
   const done = side.state.reduce((sum, s) => sum + (s === 1), 0);
   const living = side.state.reduce((sum, s) => sum + (s !== 2), 0);
@@ -65,7 +65,7 @@ export function verdict(side, about, restart, mode) {
     const left = Math.max(0, Math.round(restart - side.since));
     return ["wrong", "Wrong, and done.",
       `${far} away from its answer in step. ` +
-      (mode === "replay" ? "The replay ends here." : `Nodes begin anew in ${left} tick${left === 1 ? "" : "s"}.`)];
+      `Nodes begin anew in ${left} tick${left === 1 ? "" : "s"}.`];
   }
   if (about.ends) {
     return ["wait", "One pass through the layers.", `Nodes show their last pass until they are done: ${far} away.`];
@@ -74,8 +74,7 @@ export function verdict(side, about, restart, mode) {
 }
 
 /** What a viewer can do to nodes. */
-export function keys(movable, mode) {
-  if (mode === "replay") return "A replay cannot be changed. By keyboard: arrows choose a node.";
+export function keys(movable) {
   return movable
     ? "Click or tap a node to kill or revive it. Drag it to change the graph. By keyboard: arrows choose a node, Enter kills or revives it, Shift with arrows moves it."
     : "Click or tap a node to kill or revive it. By keyboard: arrows choose a node, Enter kills or revives it.";
