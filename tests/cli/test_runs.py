@@ -138,10 +138,6 @@ def test_options_reach_the_simulation(printed):
     assert seen("--impair", "delay=5")["deviation"] == seen("--delay", "5")["deviation"]
     twice = seen("--impair", "loss=0.5,burst=none", "--impair", "stragglers=1")
     assert twice["deviation"] not in (half["deviation"], plain["deviation"])
-    steps = ("--rule", "gradient")
-    packet, exact = (seen(*steps, "--exchange", kind)["deviation"] for kind in ("packet", "exact"))
-    assert packet == seen(*steps)["deviation"]
-    assert packet != exact
 
 
 @pytest.mark.parametrize(
@@ -165,10 +161,6 @@ def test_options_reach_the_simulation(printed):
         ("simulate --ticks 0", "--ticks 0; expected a positive integer"),
         ("simulate --tol 0", "--tol 0.0; expected a positive number"),
         ("simulate --history 0", "--history 0; expected a positive integer"),
-        (
-            "simulate --impair event-triggered --exchange exact",
-            "--exchange exact, whose first exchange always sends",
-        ),
         (
             "simulate --plot deviation.mp3",
             "--plot deviation.mp3 does not end in a picture's format; expected one of",
@@ -352,14 +344,6 @@ def test_certify_prints_rule_step_and_impairments(printed):
     code, found = printed("certify", *bounded)
     assert code == 0
     assert found["guaranteed"] is True
-
-
-def test_letters_of_the_exact_exchange_are_one_tick_younger(printed):
-    flags = ["--rule", "gradient", "--step", "certified"]
-    packet, exact = (
-        printed("certify", *flags, "--exchange", kind)[1] for kind in ("packet", "exact")
-    )
-    assert exact["certified_step_max"] > packet["certified_step_max"]
 
 
 # -- track -----------------------------------------------------------------------------------------
