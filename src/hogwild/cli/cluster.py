@@ -88,8 +88,8 @@ def _map(graph: Any, seen: Any, path: str) -> str:
     pos = getattr(graph, "pos", None)  # a graph in parts has none at hand
     if pos is None or seen.part is None:
         raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
-    edges = getattr(graph, "edge_index", None)
-    graph_map(pos, seen.part, path, title=f"{seen.workers} parts", edge_index=edges)
+    title = f"{seen.workers} parts"
+    graph_map(pos, seen.part, path, title=title, edge_index=graph.edge_index)
     return path
 
 

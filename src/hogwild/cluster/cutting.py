@@ -118,10 +118,8 @@ def partition(
     require_positive("num_parts", num_parts)
     if method not in METHODS:
         raise ConfigError(f"method={method!r}; expected one of {METHODS}")
-    has_metis, small = (
-        find_spec("pymetis") is not None,
-        n < 8 * num_parts,
-    )  # METIS leaves parts empty, or fails
+    has_metis = find_spec("pymetis") is not None
+    small = n < 8 * num_parts  # METIS leaves parts empty, or fails
     if method == "auto":
         fits = has_metis and not small and edges <= METIS_EDGES
         method = "metis" if fits else "search"
