@@ -77,7 +77,9 @@ def graph_map(
         if len(pos) <= FEW:
             colours = [CYCLE[p % len(CYCLE)] for p in parts.tolist()]
             size = float(np.clip(2e4 / len(pos), 0.1, 30.0))
-            ax.scatter(pos[:, 0], pos[:, 1], s=size, c=colours, linewidths=0, zorder=2, rasterized=True)
+            ax.scatter(
+                pos[:, 0], pos[:, 1], s=size, c=colours, linewidths=0, zorder=2, rasterized=True
+            )
         ax.margins(0.01)
         ax.set_aspect("equal")
         ax.set_axis_off()
