@@ -81,16 +81,6 @@ def test_looks_and_labels():
     assert {MODELS[m].kind for m in models} == set(figures.RULES)
 
 
-def test_bands_and_summaries():
-    values = torch.tensor([[1.0, 2.0, 3.0], [torch.nan, 5.0, 5.0]])
-    found = figures.band(values)
-    assert found["median"] == [2.0, 5.0]
-    assert found["low"] == pytest.approx([1.2, 5.0])
-    assert figures.shown([3, None, 5]) == "4 (3 to 5), 1 of 3 never"
-    assert figures.shown([None]) == "never"
-    assert figures.shown([2, 2]) == "2"
-
-
 # -- depth -----------------------------------------------------------------------------------------
 
 
