@@ -138,10 +138,6 @@ def test_options_reach_the_simulation(printed):
     assert seen("--impair", "delay=5")["deviation"] == seen("--delay", "5")["deviation"]
     twice = seen("--impair", "loss=0.5,burst=none", "--impair", "stragglers=1")
     assert twice["deviation"] not in (half["deviation"], plain["deviation"])
-    steps = ("--rule", "gradient")
-    packet, exact = (seen(*steps, "--exchange", kind)["deviation"] for kind in ("packet", "exact"))
-    assert packet == seen(*steps)["deviation"]
-    assert packet != exact
 
 
 @pytest.mark.parametrize(
@@ -165,10 +161,6 @@ def test_options_reach_the_simulation(printed):
         ("simulate --ticks 0", "--ticks 0; expected a positive integer"),
         ("simulate --tol 0", "--tol 0.0; expected a positive number"),
         ("simulate --history 0", "--history 0; expected a positive integer"),
-        (
-            "simulate --impair event-triggered --exchange exact",
-            "--exchange exact, whose first exchange always sends",
-        ),
         (
             "simulate --plot deviation.mp3",
             "--plot deviation.mp3 does not end in a picture's format; expected one of",

@@ -156,7 +156,6 @@ def rule_for(
     *,
     moving: bool = False,
     radius: int | None = None,
-    differentiable: bool = False,
 ) -> Rule:
     """The rule a node follows on this problem.
 
@@ -167,7 +166,6 @@ def rule_for(
         age: Largest age of an embedding inside a packet; ``None``: no bound.
         moving: Whether the problem may change during a run, as in a stack above its first level.
         radius: Of balls; ``None``: the usual one.
-        differentiable: Whether torch differentiates the updates, for rules that can.
     """
     name = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
@@ -180,10 +178,7 @@ def rule_for(
             f"rule={name!r} was given for a stack of several layers, whose problems move; expected "
             f"another rule, such as 'messages' or 'gradient', or a model with num_layers=1"
         )
-    given = {
-        "step": step, "age": age, "moving": moving, "radius": radius,
-        "differentiable": differentiable,
-    }  # fmt: skip
+    given = {"step": step, "age": age, "moving": moving, "radius": radius}
     return found.make(problem, **{name: given[name] for name in found.options})
 
 

@@ -30,8 +30,7 @@ class About:
         fits: The problems that it fits: :class:`~hogwild.problems.Objective` (energies),
             :class:`~hogwild.problems.FixedPoint`, layers, or several of them.
         make: Called as ``make(problem, **options)``; returns the rule.
-        options: What ``make`` takes of ``step``, ``age``, ``moving``, ``radius`` and
-            ``differentiable``.
+        options: What ``make`` takes of ``step``, ``age``, ``moving`` and ``radius``.
         own: Whether it is a user's own.
         first: Called as ``first(problem)``: whether ``"auto"`` prefers it to rules before it.
         steps: The :data:`STEPS` that it takes; ``None``: it takes any step and does not use it.
