@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hogwild.linalg import capture
-from hogwild.linalg.recording import postponed
+from hogwild.linalg.recording import NotRecorded, Replay, postponed
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.layered import GCN
@@ -77,7 +76,7 @@ class Recorder:
                 return None
         try:
             return RecordedStep(self.loop, taken, mask)
-        except capture.NotRecorded as error:
+        except NotRecorded as error:
             warnings.warn(f"the training step is not recorded: {error}", stacklevel=4)
             return None
 
@@ -97,8 +96,8 @@ class RecordedStep:
         self.places = places(loop)
         self._replay = self._record()
 
-    def _record(self) -> capture.Replay:
-        return capture.Replay(self.body, self.mask.device, self._gradients)
+    def _record(self) -> Replay:
+        return Replay(self.body, self.mask.device, self._gradients)
 
     def __call__(self) -> Tensor | None:
         """Make the step. Returns the loss of every replica [R]; ``None`` if it must be repeated
