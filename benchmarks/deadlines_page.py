@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from harness import RESULTS, table
 
-from hogwild.executors.deadlines import LEAST
 from hogwild.files import write_atomically
 from hogwild.plots.style import CYCLE, GREY, INK, figure, need
 from hogwild.progress import shown, size
@@ -91,17 +90,6 @@ def cost_and_error(run: dict[str, Any], record: dict[str, Any], cost: str) -> np
 def error_at(curve: np.ndarray, budget: float) -> float:
     """The error at the last look within the budget."""
     return float(curve[1][np.searchsorted(curve[0], budget, "right") - 1])
-
-
-def near(run: dict[str, Any], record: dict[str, Any], share: float = 0.05) -> Any:
-    """The look from which on the error is within a share of the synchronous one, as
-    ``Deadlines.within`` defines it; ``None``: never."""
-    error = cost_and_error(run, record, "ticks")[1]
-    goal = 1.0 - run["synchronous"] if record["higher_is_better"] else run["synchronous"]
-    allowed = share * max(goal, LEAST * (error[0] - goal)) + 1e-9
-    late = np.flatnonzero(error - goal > allowed)
-    first = int(late[-1]) + 1 if late.size else 0
-    return run["looks"][first] if first < len(error) else None
 
 
 def frontier(record: dict[str, Any], cost: str) -> dict[str, Any]:
@@ -183,11 +171,11 @@ def rows_of(task: str, record: dict[str, Any]) -> str:
         if run is None:
             continue
         at = [run["at_cones"][str(c)] for c in CONES]
-        price = near(run, record)
+        price = run["within"]["0.05"]
         costs = ["–", "–"] if price is None else [shown(price["updates"]), size(price["bytes"])]
         rows.append([
             label, show(run["synchronous"], record), *(show(look["error"], record) for look in at),
-            ", ".join(size(look["bytes"]) for look in at), cones(run, record), *costs,
+            ", ".join(size(look["bytes"]) for look in at), cones(run), *costs,
         ])  # fmt: skip
     lost = f", {record['loss']:.0%} of all packets lost" if record["loss"] else ""
     first = next(iter(record["runs"].values()))
@@ -243,7 +231,7 @@ def goals(every: Records) -> str:
     lines = []
     for task, record in every.items():
         runs = [record["runs"].get(name) for name in names]
-        lines.append([task, *("–" if run is None else cones(run, record) for run in runs)])
+        lines.append([task, *("–" if run is None else cones(run) for run in runs)])
     return table(("task", *(NAMES[name] for name in names)), lines)
 
 
@@ -254,7 +242,7 @@ def balls(every: Records) -> str:
     lines = []
     for task, record in every.items():
         runs = [record["runs"][f"energy-edge {rule}"] for rule in ("messages", "balls")]
-        prices = [near(run, record) for run in runs]
+        prices = [run["within"]["0.05"] for run in runs]
         bytes_ = ["–" if price is None else size(price["bytes"]) for price in prices]
         solves = "–" if prices[1] is None else shown(prices[1]["solved"])
         errors = [show(run["at_cones"]["1"]["error"], record) for run in runs]
@@ -271,14 +259,14 @@ def lengths(sizes: dict[str, Records]) -> str:
         for rule, length in pairs:
             record = sizes[length][task]
             run = record["runs"][f"energy-edge {rule}"]
-            cells.append(f"{cones(run, record)} ({show(run['synchronous'], record)})")
+            cells.append(f"{cones(run)} ({show(run['synchronous'], record)})")
         lines.append([task, *cells])
     return table(("task", *(f"{rule}, {size}" for rule, size in pairs)), lines)
 
 
-def cones(run: dict[str, Any], record: dict[str, Any]) -> str:
+def cones(run: dict[str, Any]) -> str:
     """Light cones until within 5 %."""
-    price = near(run, record)
+    price = run["within"]["0.05"]
     return "never" if price is None else f"{price['ticks'] / run['light_cone']['ticks']:.1f}"
 
 

@@ -28,7 +28,7 @@ from tasks import Task
 from torch import Tensor, nn
 
 from hogwild import EnergyGNN, Inputs
-from hogwild.linalg.capture import Replay
+from hogwild.linalg.recording import Replay
 from hogwild.solvers import Solution, Solver
 from hogwild.training.recorded import gradients_of
 

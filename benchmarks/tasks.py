@@ -12,8 +12,9 @@ task            graphs and features                                             
                 standard normal features per node                                 10 averagings
 ==============  ================================================================  ==============
 
-The first four are the paper's (section 5.1). Edges are undirected and sorted by receiver, which
-lets every contender declare that its segment sums are sorted. Everything is float64.
+The first four are the paper's (section 5.1), as :mod:`hogwild.tasks` makes them. Edges are
+undirected and sorted by receiver, which lets every contender declare that its segment sums are
+sorted. Everything is float64.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.spatial import cKDTree
 from torch import Tensor
+from torch_geometric.data import Batch
+
+from hogwild import tasks
+from hogwild.tasks.moving import near
+from hogwild.tasks.synthetic import edges
 
 EPSILON = 1e-12
 """Added under the square root of a predicted squared distance: the root has a slope at zero."""
@@ -74,80 +79,40 @@ class Task:
         return replace(self, **moved)
 
 
-def _sorted(edge_index: np.ndarray) -> Tensor:
-    """Undirected pairs [2, P], each named once, as edges both ways, sorted by receiver."""
-    both = np.concatenate([edge_index, edge_index[::-1]], 1)
-    return torch.from_numpy(np.ascontiguousarray(both[:, np.lexsort(both)], dtype=np.int64))
-
-
-def _paths(sizes: list[int]) -> tuple[Tensor, Tensor]:
-    """Chains of these numbers of nodes: edges, and the graph of each node."""
-    batch = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-    nodes = (batch[:-1] == batch[1:]).nonzero()[:, 0].numpy()  # all but the last of each chain
-    return _sorted(np.stack([nodes, nodes + 1])), batch
-
-
-def _dense(rows: Tensor, classes: int) -> Tensor:
-    return F.one_hot(rows, classes).double()
-
-
 def lattice(side: int) -> Tensor:
     """Edges of a square grid."""
-    at = np.arange(side * side).reshape(side, side)
-    right = np.stack([at[:, :-1].ravel(), at[:, 1:].ravel()])
-    return _sorted(np.concatenate([right, np.stack([at[:-1].ravel(), at[1:].ravel()])], 1))
+    return edges("grid", side * side, np.random.default_rng())
+
+
+def _of(task: tasks.Task, kind: str) -> Task:
+    """All graphs of a task of the library."""
+    data = Batch.from_data_list(task.graphs)
+    attr = None if data.edge_attr is None else data.edge_attr.double()
+    pairs = data.get("pair_index")
+    target = data.y.double() if pairs is not None else data.y.double().reshape(-1, 1)
+    return Task(data.x.double(), data.edge_index, attr, data.batch, kind, target, pairs)
 
 
 def chains(length: int = 100) -> Task:
-    edge_index, batch = _paths([length, length])
-    x = torch.zeros(2 * length, 2, dtype=torch.float64)
-    x[0, 0] = x[length, 1] = 1.0
-    return Task(x, edge_index, None, batch, "classification", batch.double()[:, None])
+    return _of(tasks.Chains(length=length), "classification")
 
 
 def counting(largest: int = 50) -> Task:
-    edge_index, batch = _paths(list(range(1, largest + 1)))
-    degree = torch.bincount(edge_index[1], minlength=len(batch))
-    target = (batch + 1).double()[:, None]
-    return Task(_dense(degree, 3), edge_index, None, batch, "regression", target)
+    return _of(tasks.Counting(range(1, largest + 1)), "regression")
 
 
-def sums(graphs: int, length: int = 50, seed: int = 0) -> Task:
-    edge_index, batch = _paths([length] * graphs)
-    random = torch.Generator().manual_seed(seed)
-    x = torch.randint(2, (graphs, length), generator=random).double()
-    target = x.sum(-1, keepdim=True).expand_as(x).reshape(-1, 1)
-    return Task(x.reshape(-1, 1), edge_index, None, batch, "regression", target)
+def sums(graphs: int, length: int = 50) -> Task:
+    return _of(tasks.Sums(graphs, length), "regression")
 
 
-def coordinates(graphs: int, nodes: int = 20, radius: float = 0.5, seed: int = 0) -> Task:
-    position = np.random.default_rng(seed).random((graphs, nodes, 2))
-    distance = np.linalg.norm(position[:, :, None] - position[:, None], axis=-1)
-    upper = np.triu(np.ones((nodes, nodes), bool), 1)
-    offset = np.arange(graphs) * nodes
-
-    def joined(mask: np.ndarray) -> np.ndarray:
-        g, i, j = np.nonzero(mask & upper)
-        return np.stack([offset[g] + i, offset[g] + j])
-
-    edge_index = _sorted(joined(distance < radius))
-    pairs = torch.from_numpy(joined(np.ones_like(distance, bool)))
-
-    def length(ends: Tensor) -> Tensor:
-        i, j = ends.numpy()
-        return torch.from_numpy(distance[i // nodes, i % nodes, j % nodes])
-
-    x = _dense(torch.arange(nodes), nodes).repeat(graphs, 1)
-    batch = torch.arange(graphs).repeat_interleave(nodes)
-    attr = length(edge_index)[:, None]
-    return Task(x, edge_index, attr, batch, "pairs", length(pairs), pairs)
+def coordinates(graphs: int) -> Task:
+    return _of(tasks.Coordinates(graphs), "pairs")
 
 
 def rgg(nodes: int = 100_000, degree: float = 6.0, seed: int = 0, averagings: int = 10) -> Task:
     random = np.random.default_rng(seed)
     radius = math.sqrt(degree / (math.pi * nodes))
-    tree = cKDTree(random.random((nodes, 2)))
-    edge_index = _sorted(tree.query_pairs(radius, output_type="ndarray").T)
+    edge_index = near(random.random((nodes, 2)), radius)
     x = torch.from_numpy(random.standard_normal((nodes, 2)))
     # The target: one feature, repeatedly averaged over neighbourhoods, at unit variance.
     target, (src, dst) = x[:, 0], edge_index

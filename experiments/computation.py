@@ -13,9 +13,7 @@ its place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,11 +25,10 @@ from hogwild.errors import ConfigError, TraceError
 from hogwild.executors.simulate import simulate
 from hogwild.graph import Graph
 from hogwild.models.layered import LayeredGNN
-from hogwild.plots.style import GREY, INK, RED, figure, need
+from hogwild.plots.style import GREY, INK, RED, need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 class Arrow(NamedTuple):
@@ -107,46 +104,6 @@ class ComputationGraph:
         return list((Counter(self.read) - Counter(self.intended)).elements())
 
 
-def computation_graph(
-    model: LayeredGNN,
-    data: Data,
-    *,
-    stagger: int = 5,
-    delay: int = 2,
-    names: Sequence[str] | None = None,
-    path: str | Path | None = None,
-    **options: Any,
-) -> Figure:
-    """Draw the computation graph of an explicit model under ``rule="overwriting"``, in step and
-    under one schedule.
-
-    Layers go from left to right, nodes from top to bottom. Where embeddings have one channel, their
-    values are written into the nodes.
-
-    Args:
-        model: A :class:`~hogwild.LayeredGNN` of few layers.
-        data: A small graph.
-        stagger: The stagger S.
-        delay: The delay D.
-        names: Names of the nodes; their numbers by default.
-        path: Where to save the picture.
-        options: ``seed`` and ``impairments`` of :func:`hogwild.simulate`.
-    """
-    first = observe(model, data, stagger=1, delay=0)
-    second = observe(model, data, stagger=stagger, delay=delay, **options)
-    n, depth = second[0].num_nodes, second[0].depth
-    with figure(2 * (0.9 + 0.75 * depth), 0.7 + 0.5 * n, path) as fig:
-        axes = fig.subplots(1, 2)
-        for ax, (arrows, values), title in zip(
-            axes, (first, second), ("synchronous", f"asynchronous, S = {stagger}, D = {delay}"),
-            strict=True,
-        ):  # fmt: skip
-            draw(ax, arrows, values, names)
-            ax.set_title(title)
-        legend(axes[1])
-    return fig
-
-
 def observe(
     model: LayeredGNN, data: Data, **options: Any
 ) -> tuple[ComputationGraph, Tensor | None]:
@@ -187,9 +144,7 @@ RADIUS = 8.0
 """Radius of a node, in points."""
 
 
-def draw(
-    ax: Axes, arrows: ComputationGraph, values: Tensor | None, names: Sequence[str] | None = None
-) -> None:
+def draw(ax: Axes, arrows: ComputationGraph, values: Tensor | None) -> None:
     """The arrows of a computation graph by kind, layers from left to right."""
     n, depth = arrows.num_nodes, arrows.depth
     arrow = need("matplotlib.patches").FancyArrowPatch
@@ -207,7 +162,6 @@ def draw(
             node(ax, layer, -i, text)
     frame(ax, (-0.45, depth + 0.45), n)
     ax.set_xticks(range(depth + 1), [f"layer {m}" if m else "input" for m in range(depth + 1)])
-    ax.set_yticks([-i for i in range(n)], [str(i) for i in range(n)] if names is None else names)
 
 
 def frame(ax: Axes, xlim: tuple[float, float], n: int) -> None:

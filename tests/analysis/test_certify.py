@@ -94,8 +94,6 @@ def test_directed_graphs_are_not_certified():
         {"step": None},
         {"rule": "magic"},
         {"rule": "fixed-point"},
-        {"exchange": "none"},
-        {"exchange": "exact", "impairments": EventTriggered(1e-3)},
     ],
 )
 def test_bad_options(options):

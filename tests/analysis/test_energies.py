@@ -61,17 +61,16 @@ def test_row_bounds_dominate_the_hessian_everywhere(make):
         assert float(torch.linalg.eigvalsh(dense)[0]) >= float(problem.convexity().min()) - 1e-9
 
 
-@pytest.mark.parametrize("exchange", ["packet", "exact"])
-def test_the_proved_rate_holds_in_a_run(exchange):
+def test_the_proved_rate_holds_in_a_run():
     r"""The theorem's potential Φ, followed through a run: it never grows, by at least what the
     proof says, and shrinks at the proved rate."""
     graph = random_graph([6], seed=2)
     problem = Quadratic.random(graph, coupling=0.5)
     stagger, delay = 4, 2
-    age = 2 * delay + stagger - (exchange == "exact")
+    age = 2 * delay + stagger
     rule = gradient_rule(problem, "certified", age=age)
     schedule = Schedule(graph, stagger=stagger, delay=delay, seed=7)
-    simulation = Simulation(rule, schedule, problem.start(), exchange=exchange)
+    simulation = Simulation(rule, schedule, problem.start())
     rows, answer = problem.row_bounds(), problem.answer()
     least = problem.evaluate(answer).value
     a = THETA / (0.5 + age)
@@ -130,16 +129,15 @@ def test_the_proved_rate_holds_where_nodes_compute_both_sides(name, seed, stagge
     assert potentials[-1] < 0.5 * potentials[0]
 
 
-@pytest.mark.parametrize("exchange", ["packet", "exact"])
-def test_the_rate_of_a_certificate_is_the_theorems(exchange):
+def test_the_rate_of_a_certificate_is_the_theorems():
     """Of energies: 1 / (1 + c/C) every S + D' ticks, of the worst graph."""
     torch.manual_seed(0)
     model, stagger, delay = EnergyGNN(3, out_channels=2).double(), 4, 3
-    age = 2 * delay + stagger - (exchange == "exact")
+    age = 2 * delay + stagger
     rates = []
     for sizes in [(12,), (3,), (12, 3)]:
         inputs = data(sizes, seed=3)
-        found = certify(model, inputs, stagger, delay, exchange=exchange, **CERTIFIED)
+        found = certify(model, inputs, stagger, delay, **CERTIFIED)
         assert found.period == stagger + age
         if len(sizes) == 1:
             problem = model.problem(Inputs(inputs.x, inputs.edge_index)).detach()
@@ -153,9 +151,7 @@ def test_the_rate_of_a_certificate_is_the_theorems(exchange):
         rates.append(found.rate)
     inputs = data((12, 3), seed=3)  # other graphs than those alone, drawn one after the other
     parts = [
-        certify(
-            model, Data(x=x, edge_index=edges), stagger, delay, exchange=exchange, **CERTIFIED
-        ).rate
+        certify(model, Data(x=x, edge_index=edges), stagger, delay, **CERTIFIED).rate
         for x, edges in _parts(inputs)
     ]
     assert rates[-1] == pytest.approx(max(parts), abs=1e-12)

@@ -12,7 +12,6 @@ from hogwild.cli.options import (
     Verb,
     argument,
     each,
-    flags,
     in_flags,
     option,
     parameters,
@@ -125,13 +124,6 @@ def test_what_is_wrong_is_said(words, says, capsys):
     assert said.startswith("usage: hogwild bake CAKE [options]\n")
 
 
-def test_an_argument_is_missing(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        parse(Bake, [], "hogwild bake")
-    assert stopped.value.code == 2
-    assert "the following arguments are required: CAKE" in capsys.readouterr().err
-
-
 def test_a_table_takes_keys_and_values():
     with pytest.raises(ConfigError, match="--tray-option 'depth'; expected KEY=VALUE"):
         read("--tray-option", "depth")
@@ -151,13 +143,6 @@ def test_help():
         assert words in flat
 
 
-def test_flags_of_fields():
-    assert flags(Bake)["rising_time"] == "--rising-time"
-    assert flags(Bake)["tray_options"] == "--tray-option"
-    assert "cake" not in flags(Bake)
-    assert "settings" not in flags(Bake)
-
-
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
@@ -166,13 +151,12 @@ def test_flags_of_fields():
         ("with quick=True", "with --quick"),
         ("heat=3, fan=False", "--heat 3, --fan False"),
         ("depth=3; expected less", "--tray-option depth=3; expected less"),
-        ("nuts=3; expected less", "--topping nuts=3; expected less"),
         ("resume=True goes on", "--resume goes on"),
         ("in a/eggs=2, 'eggs=2', more_eggs=2, crashes:eggs=2", None),
     ],
 )
 def test_keywords_are_said_as_flags(said, expected):
-    options = read("--tray-option", "depth=3", "--topping", "nuts=3")
+    options = read("--tray-option", "depth=3")
     assert in_flags(said, options) == (said if expected is None else expected)
 
 

@@ -59,15 +59,14 @@ def test_models_without_steps_are_given_none(model):
         simulate(model, graphs((3,)), step=0.1)
 
 
-@pytest.mark.parametrize("exchange", ["packet", "exact"])
 @pytest.mark.parametrize(
     "impairments", [(), BernoulliLoss(0.3, burst=2), Stragglers(0.3, slowdown=3)]
 )
-def test_the_certified_step_of_a_run_is_that_of_its_certificate(exchange, impairments):
+def test_the_certified_step_of_a_run_is_that_of_its_certificate(impairments):
     """Bit by bit, the run is one with the steps that `certify` reports, and these have D' = 2D + S
-    (one less with the exact exchange) of the bounds that hold."""
+    of the bounds that hold."""
     model, data = energy(), graphs((7,))
-    options = {"stagger": 4, "delay": 3, "exchange": exchange, "impairments": impairments}
+    options = {"stagger": 4, "delay": 3, "impairments": impairments}
     found = hogwild.certify(model, data, rule="gradient", step="certified", **options)
     run = simulate(model, data, rule="gradient", step="certified", ticks=40, tol=None, **options)
 
@@ -75,11 +74,11 @@ def test_the_certified_step_of_a_run_is_that_of_its_certificate(exchange, impair
     listed = list(impairments) if isinstance(impairments, tuple) else [impairments]
     schedule = Schedule(problem.graph, stagger=4, delay=3, impairments=listed)
     stagger, delay = schedule.bounds
-    age = 2 * delay + stagger - (exchange == "exact")
+    age = 2 * delay + stagger
     torch.testing.assert_close(found.step, THETA / ((0.5 + age) * problem.row_bounds()))
     rule = gradient_rule(problem, 1.0)
     rule.rate = found.step
-    simulation = Simulation(rule, schedule, problem.start(), exchange=exchange, impairments=listed)
+    simulation = Simulation(rule, schedule, problem.start(), impairments=listed)
     for _ in range(40):
         simulation.step()
     assert torch.equal(run.h[0], simulation.h[0].mT)
@@ -146,13 +145,11 @@ def test_self_loops_and_multi_edges():
     model = energy()
     edges = torch.tensor([[0, 1, 1, 2, 0, 1, 0, 2], [1, 0, 2, 1, 1, 0, 0, 2]])
     data = Data(x=torch.randn(3, 3, dtype=torch.float64), edge_index=edges)
-    for exchange in ("packet", "exact"):
-        assert bool(simulate(model, data, exchange=exchange).converged.all())
-    problem = model.problem(Inputs(data.x, edges)).detach()
+    assert bool(simulate(model, data).converged.all())
+    problem = GSDGNN(3, out_channels=2).double().problem(Inputs(data.x, edges)).detach()
     simulation = Simulation(
-        gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
-        exchange="exact",
-    )  # fmt: skip
+        gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start()
+    )
     h = problem.start()
     simulation.step()
     for _ in range(10):
@@ -170,9 +167,8 @@ def test_self_loops_and_multi_edges():
         ({"ticks": 0}, "ticks=0"),
         ({"step": -0.1}, "step=-0.1; expected a positive number"),
         ({"step": "fast"}, "step='fast'; expected"),
-        ({"rule": "magic"}, "rule='magic'; expected one of auto, gradient, messages"),
+        ({"rule": "magic"}, "rule='magic'; expected one of auto, messages, gradient"),
         ({"rule": "waiting"}, "does not fit this model; expected one of auto, messages, gradient"),
-        ({"exchange": "letters"}, "exchange='letters'; expected one of"),
         ({"tol": 0.0}, "tol=0.0"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"impairments": ["rain"]}, "unknown impairment 'rain'"),

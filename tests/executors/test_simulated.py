@@ -27,7 +27,7 @@ from hogwild.testing.problems import Affine, Quadratic, random_graph
 # -- the algorithm itself -------------------------------------------------------------------------
 
 
-def plain(problem, schedule, step, ticks, exact):
+def plain(problem, schedule, step, ticks):
     """Algorithm 1 node by node, with the whole past kept in lists: nothing clever at all."""
     graph = problem.graph
     n = graph.num_nodes
@@ -53,9 +53,6 @@ def plain(problem, schedule, step, ticks, exact):
         view = dict(zip(tick.at.edges.tolist(), tick.view.tolist(), strict=True))
         nodes = tick.at.nodes.tolist()
         heard = {i: {e: past_h[view[e]][..., int(graph.src[e])] for e in into[i]} for i in nodes}
-        if exact:  # what nodes say at this moment rests on what they hear at this moment
-            for i in nodes:
-                own[i], letters[i] = gradients(i, h[..., i], heard[i])
         past_g.append([dict(g) for g in letters])
         fresh = {}
         for i in nodes:
@@ -72,36 +69,31 @@ def plain(problem, schedule, step, ticks, exact):
     return h
 
 
-@pytest.mark.parametrize("exchange", ["packet", "exact"])
 @pytest.mark.parametrize(("stagger", "delay"), [(1, 0), (1, 2), (4, 0), (5, 2), (2, 5)])
-def test_the_simulation_is_algorithm_1(exchange, stagger, delay):
+def test_the_simulation_is_algorithm_1(stagger, delay):
     graph = random_graph([6], seed=2)
     problem = Quadratic.random(graph)
     options = {"stagger": stagger, "delay": delay, "seed": 3}
-    slow = plain(problem, Schedule(graph, **options), 0.05, 40, exchange == "exact")
+    slow = plain(problem, Schedule(graph, **options), 0.05, 40)
     fast = Simulation(
         gradient_rule(problem, 0.05),
         Schedule(graph, **options),
         torch.zeros_like(slow),
-        exchange=exchange,
     )
     for _ in range(40):
         fast.step()
     torch.testing.assert_close(fast.h, slow, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("exchange", ["packet", "exact"])
-def test_exact_exchange_without_asynchrony_is_gradient_descent(exchange):
+@pytest.mark.parametrize("model", [energy(), GSDGNN(3, out_channels=2).double()])
+def test_updates_together_are_gradient_descent_where_packets_hold_no_gradients(model):
     graph = random_graph([3, 8], seed=1)
-    model = energy()
     x = torch.randn(11, 3, dtype=torch.float64)
     problem = model.problem(
         Inputs(x, torch.stack([graph.src, graph.dst]), None, graph.batch)
     ).detach()
-    simulation = Simulation(
-        gradient_rule(problem, 0.05), Schedule(problem.graph, stagger=1, delay=0), problem.start(),
-        exchange=exchange,
-    )  # fmt: skip
+    rule = gradient_rule(problem, 0.05)
+    simulation = Simulation(rule, Schedule(problem.graph, stagger=1, delay=0), problem.start())
     simulation.step()  # nobody updates at time 0
     h, gaps = problem.start(), []
     with torch.no_grad():
@@ -109,9 +101,9 @@ def test_exact_exchange_without_asynchrony_is_gradient_descent(exchange):
             simulation.step()
             h = h - 0.05 * problem.evaluate(h).gradient
             gaps.append(float((h - simulation.h).abs().max()))
-    if exchange == "exact":
+    if not rule.letter:
         assert max(gaps) < 1e-12
-    else:  # one packet an update is one step behind, and not the same algorithm
+    else:  # gradients in packets are one step behind: not the same algorithm
         assert max(gaps) > 1e-3
 
 
@@ -129,7 +121,7 @@ def test_fixed_point_rule_without_asynchrony_is_picard():
 
 
 def test_nothing_from_two_hops_away_reaches_a_node_within_one_hop_of_time():
-    """Perturb a far feature: a node at distance d hears of it after d exchanges, not before."""
+    """Perturb a far feature: a node at distance d hears of it after d packets, not before."""
     n = 9
     line = torch.arange(n - 1)
     edges = torch.cat([torch.stack([line, line + 1]), torch.stack([line + 1, line])], 1)
@@ -167,7 +159,7 @@ SCHEDULES = (
 VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
 
 
-def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, exchange):
+def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant):
     torch.manual_seed(seed)
     model = EnergyGNN(
         3, out_channels=2, beta=0.5, **variant
@@ -175,7 +167,7 @@ def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, excha
     data = graphs([int(n) for n in torch.randint(1, 7, (3,))], seed=seed)
     run = simulate(
         model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
-        exchange=exchange, ticks=6000, tol=1e-6, rule="gradient",
+        ticks=6000, tol=1e-6, rule="gradient",
     )  # fmt: skip
     assert bool(run.converged.all()), run
     out = model(data.x, data.edge_index, None, data.batch)
@@ -185,33 +177,28 @@ def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, excha
 @pytest.mark.parametrize("case", range(len(BOUNDED)), ids=[str(i) for i in BOUNDED])
 def test_energy_gnns_end_at_the_solvers_answer(case):
     """Every impairment, alone in one half of the cases and beside the next one in the other, with
-    variants, exchanges, staggers and delays by turns."""
+    variants, staggers and delays by turns."""
     impairments = (BOUNDED * 2)[case : case + 1 + case % 2]
-    variant, exchange = VARIANTS[case % len(VARIANTS)], ["packet", "exact"][case // 2 % 2]
-    ends_at_the_solvers_answer(case, 1 + case % 4, case % 3, impairments, variant, exchange)
+    variant = VARIANTS[case % len(VARIANTS)]
+    ends_at_the_solvers_answer(case, 1 + case % 4, case % 3, impairments, variant)
 
 
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
-@given(*SCHEDULES, st.sampled_from(VARIANTS), st.sampled_from(["packet", "exact"]))
+@given(*SCHEDULES, st.sampled_from(VARIANTS))
 def test_energy_gnns_end_at_the_solvers_answer_in_any_combination(
-    seed, stagger, delay, impairments, variant, exchange
+    seed, stagger, delay, impairments, variant
 ):
-    ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant, exchange)
+    ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant)
 
 
-@pytest.mark.parametrize("exchange", ["packet", "exact"])
-def test_certified_steps_converge(exchange):
+def test_certified_steps_converge():
     graph = random_graph([3, 6], seed=4)
     problem = Quadratic.random(graph, coupling=0.2)
     problem.q = torch.eye(2, dtype=torch.float64).unsqueeze(0)  # well conditioned
     answer = problem.answer()
-    age = 2 * 1 + 2 - (exchange == "exact")
-    simulation = Simulation(
-        gradient_rule(problem, "certified", age=age), Schedule(graph, stagger=2, delay=1),
-        problem.start(),
-        exchange=exchange,
-    )  # fmt: skip
+    rule = gradient_rule(problem, "certified", age=2 * 1 + 2)
+    simulation = Simulation(rule, Schedule(graph, stagger=2, delay=1), problem.start())
     error = [float((simulation.h - answer).abs().max())]
     for _ in range(800):
         simulation.step()

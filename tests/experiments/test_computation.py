@@ -6,12 +6,12 @@ from functools import partial
 import helpers
 import pytest
 import torch
-from helpers import ODD, ODD_NODES, chain, cycle, grid, looks_like_a_picture
+from helpers import ODD, ODD_NODES, chain, cycle, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.nn import SimpleConv
 
-from experiments.computation import ComputationGraph, computation_graph, observe
+from experiments.computation import ComputationGraph, observe
 from hogwild import GCN, EnergyGNN, LayeredGNN, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes, Stragglers
 from hogwild.errors import ConfigError, TraceError
@@ -104,40 +104,15 @@ def test_values_follow_from_the_arrows(edge_index, n, seed):
     assert torch.allclose(values[:, -1], final, rtol=0, atol=1e-12)
 
 
-def test_computation_graph(tmp_path):
-    data, path = example(grid(2, 3), 6), tmp_path / "new" / "graph.png"
-    figure = computation_graph(
-        GCN(1, out_channels=1, hidden_channels=1, num_layers=2).double(), data, seed=1, path=path
-    )
-    assert looks_like_a_picture(path)
-    arrows, _ = observe(
-        GCN(1, out_channels=1, hidden_channels=2, num_layers=2).double(),
-        data,
-        stagger=5,
-        delay=2,
-        seed=1,
-    )
-    first, second = figure.axes
-    assert len(first.patches) == len(arrows.intended)
-    assert len(second.patches) == len(arrows.intended) + len(arrows.unintended)
-    assert {text.get_text() for text in second.get_legend().texts} == {
-        "kept", "removed", "unintended",
-    }  # fmt: skip
-
-
-def test_computation_graph_refuses(tmp_path):
+def test_refusals():
     data = example(chain(3), 3)
     with pytest.raises(ConfigError, match="has no computation graph"):
-        computation_graph(EnergyGNN(1, out_channels=1).double(), data)
+        observe(EnergyGNN(1, out_channels=1).double(), data)
     crashes = Crashes(1.0, period=4, downtime=2, rejoin="cold", until=8)
     with pytest.raises(ConfigError, match="crashes cold"):
-        computation_graph(GCN(1, out_channels=1).double(), data, impairments=crashes)
+        observe(GCN(1, out_channels=1).double(), data, impairments=crashes)
     run = simulate(GCN(1, out_channels=1).double(), data, rule="overwriting", record=True)
     with pytest.raises(TraceError, match="another graph"):
         ComputationGraph.of(run.trace, Graph.of(chain(4), 4), 5)
     with pytest.raises(TraceError, match="made 5 to 5 updates in this trace; expected 3"):
         ComputationGraph.of(run.trace, Graph.of(data.edge_index, 3), 3)
-    path = tmp_path / "graph.xyz"
-    with pytest.raises(ConfigError, match=r"expected one of .*pdf, .*png"):
-        computation_graph(GCN(1, out_channels=1).double(), data, path=path)
-    assert list(tmp_path.iterdir()) == []

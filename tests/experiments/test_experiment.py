@@ -1,12 +1,7 @@
 """The mechanism: cells are computed once, kept whole, chosen by name, and resumed inside."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +14,6 @@ from experiments.record import Training, commit
 from experiments.registry import EXPERIMENTS, experiment
 from hogwild.errors import CheckpointError, ConfigError, ConvergenceError, DataError
 from hogwild.training import MODELS
-from hogwild.training.registry import entry
 
 TINY = {
     "chains": Protocol(
@@ -238,45 +232,6 @@ def test_unfinished_training_is_not_gone_on_with_unasked(place):
     assert again.metrics["test"].tolist() == result.metrics["test"].tolist()
 
 
-SLOW = {
-    "chains": Protocol(
-        "chains", 2, always={"task_options": {"length": 10}},
-        default={"epochs": 30, "checkpoint_every": 0.0},
-    )
-}  # fmt: skip
-KILLED = """
-import sys
-sys.path[:0] = sys.argv[2:]
-from test_experiment import go
-go(sys.argv[1])
-"""
-
-
-def go(folder):
-    """One cell of Table 1 that takes a few seconds."""
-    work = Work(Path(folder) / "work", resume=True, protocols=SLOW)
-    run(EXPERIMENTS["table1"], work, Results(Path(folder)), ["chains/gcn"])
-    return json.loads((Path(folder) / "table1/chains/gcn.json").read_text())
-
-
-def test_a_killed_cell_goes_on_where_it_was(tmp_path):
-    """Killed while training, the cell ends with the numbers it would have had."""
-    whole, killed = go(tmp_path / "whole"), tmp_path / "killed"
-    places = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(killed), *places])
-    state = killed / "work/training/chains/gcn/state/checkpoint.json"
-    while not state.exists() or json.loads(state.read_text())["extra"]["epoch"] < 5:
-        assert process.poll() is None, "finished before it could be killed"
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 0 < json.loads(state.read_text())["extra"]["epoch"] < 30
-    assert not (killed / "table1").exists()
-    found = go(killed)
-    for key in ("values", "best_epoch", "train"):
-        assert found[key] == whole[key]
-
-
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", "3", '{"cell": "odd/1"}'])
 def test_damaged_records_are_refused(place, text):
     work, results = place
@@ -317,13 +272,6 @@ def test_a_record_names_the_commit_it_was_trained_at(place):
 def test_every_experiment_is_documented():
     text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in text for name in EXPERIMENTS)
-
-
-def test_models_of_the_tables_exist():
-    for name in ("table1", "table3", "table4", "table5"):
-        for cell in EXPERIMENTS[name].cells():
-            column, _, model = cell.partition("/")
-            entry(PROTOCOLS[column].config(model).model)
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):

@@ -175,42 +175,6 @@ def test_aspects_of_cells(tmp_path):
         render_numbers(text, there)
 
 
-def test_every_aspect_of_every_record():
-    """Of all that there are, none fails and none is empty."""
-    results, shown = Results(HERE / "results"), 0
-    for experiment in EXPERIMENTS.values():
-        for name, record in results.read(experiment).items():
-            for aspect, show in experiment.aspects().items():
-                if aspect in _lacking(experiment.name, record):
-                    continue
-                assert show(record).strip(), (experiment.name, name, aspect)
-                shown += 1
-    assert shown > 100
-
-
-def _lacking(experiment, record):
-    """Rules and models that a record does not have."""
-    if experiment == "cost":
-        return EXPERIMENTS["cost"].aspects().keys() - record["models"].keys()
-    if experiment in ("convergence", "staleness"):
-        there = record["curves" if experiment == "convergence" else "rules"]
-        rules = {rule.replace(" ", "-") for rule in there}
-        return EXPERIMENTS[experiment].aspects().keys() - rules - {f"{r}-updates" for r in rules}
-    return ()
-
-
-def test_a_changed_number_is_noticed(tmp_path):
-    """In the data or in the document."""
-    results = Results(tmp_path / "results")
-    results.write("table1", "chains/energy-edge", "", record(0.01, 0.03))
-    text = render(skeleton(), results)
-    assert render(text, results) == text
-    assert "2.0 ± 1.4 † / 1.2 ± 2.2" in text
-    assert render(text.replace("2.0 ± 1.4", "1.0 ± 1.4"), results) == text
-    results.write("table1", "chains/energy-edge", "", record(0.01, 0.04))
-    assert "2.5 ± 2.1 † / 1.2 ± 2.2" in render(text, results)
-
-
 def test_every_line_says_where_it_comes_from(tmp_path):
     results = Results(tmp_path)
     changed = {"commit": "0123456789abcdef+changes"}

@@ -16,7 +16,7 @@ from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
 from hogwild import Inputs
 from hogwild.kernels import cuda, large
 from hogwild.kernels.native import library
-from hogwild.linalg.capture import Replay
+from hogwild.linalg.recording import Replay
 from hogwild.linalg.solution import Status
 from hogwild.models import energy
 from hogwild.solvers import Newton

@@ -16,8 +16,8 @@ from hogwild.kernels import soft_cuda
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
 from hogwild.kernels.soft import chebyshev_steps, momentum_steps
-from hogwild.linalg.capture import Replay
 from hogwild.linalg.krylov import System, cg
+from hogwild.linalg.recording import Replay
 from hogwild.models import SoftEnergyConv
 from hogwild.problems import soft
 from hogwild.solvers import Newton, TripleMomentum, solve

@@ -134,7 +134,6 @@ def test_several_runs_are_the_same(rule):
 @pytest.mark.parametrize(
     "options",
     [
-        {"exchange": "exact"},
         {"impairments": HARSH},
         {"impairments": [Quantisation(1e-3)]},
         {"impairments": [EventTriggered(1e-3)]},

@@ -17,8 +17,8 @@ from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
 from hogwild import Inputs
-from hogwild.kernels.energy import plan_of
 from hogwild.kernels.native import library
+from hogwild.linalg.direct import plan_of
 
 pytestmark = needs_library
 

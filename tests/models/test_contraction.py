@@ -13,6 +13,7 @@ from scipy.optimize import root
 from hogwild import IGNN, Inputs
 from hogwild.errors import ConfigError
 from hogwild.graph import Graph
+from hogwild.linalg import direct
 from hogwild.models import EIGNNConv, IGNNConv
 from hogwild.models.contraction import adjacency
 from hogwild.nn import Nonexpansive, leaky_relu
@@ -304,10 +305,8 @@ def test_problem_of_a_model():
 
 def test_adjoint_reuses_the_last_factor(monkeypatch):
     """One factorisation a training step where no activation changes after the first Newton step."""
-    from hogwild.linalg.fronts import Plan
-
-    calls, factor = [], Plan.factor
-    monkeypatch.setattr(Plan, "factor", lambda *a: calls.append(1) or factor(*a))
+    calls, factor = [], direct.factor
+    monkeypatch.setattr(direct, "factor", lambda *a: calls.append(1) or factor(*a))
     conv = IGNNConv(3, act="identity").double()
     found = conv.embed(Inputs(torch.randn(30, 3, **DOUBLE), chain(30)))
     found.value.sum().backward()

@@ -45,11 +45,6 @@ def drawn(model):
     return model
 
 
-def some(names, *quick):
-    """All of these, and only some of them in the quick tests."""
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in names]
-
-
 def test_agents_and_simulations_have_the_same_default_rule():
     data = Data(x=torch.randn(3, 3), edge_index=chain(3))
     for condition, rule in ((QUICK, "gradient"), (QUICK + 1.0, "messages")):
@@ -189,63 +184,6 @@ def test_the_bound_is_attained():
     assert bound == pytest.approx(distance, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    "name", some(["messages", "normalised", "denoising", "gcn"], "normalised", "gcn")
-)
-def test_a_dead_neighbour_is_dropped_and_comes_back(name):
-    swarm = Swarm(MODELS[name](), cycle(5), 5, lease=1.5)
-    swarm.run(6.0)
-    assert swarm.error() < 1e-6
-    gone = swarm.agents.pop(2)
-    gone.transport.close()
-    swarm.run(8.0)
-    assert swarm.error([0, 1, 3, 4]) < 1e-6
-    assert all(
-        agent.read().silent == () or "2" in agent.read().silent for agent in swarm.agents.values()
-    )
-    swarm.agents[2] = swarm.start(2)
-    swarm.run(8.0)
-    assert swarm.error() < 1e-6
-
-
-def test_a_dead_neighbour_is_held():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(5), 5, lease=1.5, on_silence="hold")
-    swarm.run(6.0)
-    swarm.agents.pop(4).transport.close()
-    swarm.run(3.0)
-    reading = swarm.agents[3].read()
-    assert reading.state is State.HOLDING
-    assert reading.silent == ("4",)
-    assert swarm.agents[0].read().state is not State.SETTLED
-    with torch.no_grad():
-        answer = swarm.whole.embed(Inputs(swarm.x, swarm.edge_index)).value.numpy()
-    np.testing.assert_allclose(reading.h, answer[3], atol=1e-6)
-
-
-def test_a_partition_heals():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(6), 6, lease=1.5)
-    swarm.run(5.0)
-    swarm.network.cut.add(frozenset(("2", "3")))
-    swarm.run(6.0)
-    assert swarm.agents[0].read().state is State.SETTLED
-    swarm.network.cut.clear()
-    swarm.run(8.0)
-    assert swarm.error() < 1e-6
-
-
-def test_features_and_neighbours_may_change():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, normalize=True, beta=1.0), chain(5), 5)
-    swarm.run(5.0)
-    swarm.x[1] += 1.0
-    swarm.agents[1].set_features(swarm.x[1].numpy())
-    swarm.edge_index = cycle(5)
-    for i, other in ((0, 4), (4, 0)):
-        near = {name: Edge() for name in (*swarm.agents[i].links, str(other))}
-        swarm.agents[i].set_neighbours(near)
-    swarm.run(8.0)
-    assert swarm.error() < 1e-6
-
-
 def test_a_warm_restart(tmp_path):
     swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(5), 5, lease=5.0)
     swarm.run(6.0)
@@ -270,7 +208,6 @@ def test_a_warm_restart(tmp_path):
         ({"features": [1.0, 2.0]}, "2 numbers"),
         ({"features": [1.0, 2.0, math.nan]}, "finite"),
         ({"features": "x"}, "expected numbers"),
-        ({"on_silence": "wait"}, "'drop' or 'hold'"),
         ({"precision": "float8"}, "float16, float32, float64"),
         ({"lease": 0.0}, "positive seconds"),
         ({"rule": "caching"}, "does not fit this model"),

@@ -122,12 +122,6 @@ def test_an_agent_in_c_names_the_neighbours_without_which_it_has_settled():
     assert not any(map(one.is_silent, (-1, 1, 8)))  # no link in these slots
 
 
-def test_single_precision():
-    swarm = Mixed(MODELS["energy"](), chain(3), 3, {1}, "float32", rule="gradient")
-    swarm.run(60.0)
-    assert swarm.error() < 1e-4
-
-
 class Packets:
     """The packets of one library, and the format in Python."""
 

@@ -1,19 +1,19 @@
-"""What agents with ``rule="balls"`` come back from: any history of faults, forged words, and solves
-that take longer than their neighbours wait."""
+"""What agents come back from: any history of faults, forged words, and solves that take longer than
+their neighbours wait."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from helpers import chain
+from helpers import chain, cycle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from memory_swarm import Swarm
 from node.test_balls import MODELS, edges_of, states, swarm_of
 from node.test_flood import EVERYTHING, flood, tell
 
-from hogwild import Inputs
+from hogwild import GCN, Inputs
 from hogwild.testing.problems import random_graph
 from hogwild_node import held
 from hogwild_node.agent import Edge, State
@@ -22,6 +22,12 @@ from hogwild_node.packets import DATA, HALF, WORD
 from hogwild_node.profiles import EMBEDDING, PROFILE, Profile
 
 LEASE = 1.0
+
+
+def swarm_by(rule, name, *given, **options):
+    if name == "gcn":
+        return Swarm(GCN(3, out_channels=2), *given, rule=rule, **options)
+    return Swarm(MODELS[name](), *given, rule=rule, **options)
 
 
 def answer(swarm):
@@ -54,6 +60,9 @@ def comes_to_rest(swarm, seconds=60.0):
         if swarm.network.now > begun + LEASE + 1.5:
             assert not (wrong & done).any()
         if all(done) and not wrong.any():
+            if swarm.options["rule"] == "balls" and swarm.options.get("radius") is None:
+                for part in parts(swarm, alive):
+                    assert {swarm.agents[i].read().knows for i in part} == {len(part)}
             return
     raise AssertionError(f"{states(swarm)}, {wrong} after {seconds} seconds of quiet")
 
@@ -63,11 +72,12 @@ EVENTS = ("kill", "start", "start", "freeze", "thaw", "cut", "heal", "features",
 
 @settings(max_examples=25, deadline=None)
 @example(
-    n=3, seed=0, radius=None, name="denoising", loss=0.0, copies=0.0, late=0.1,
+    n=3, seed=0, rule=("balls", None), name="denoising", loss=0.0, copies=0.0, late=0.1,
     events=[("kill", 0, 0.1), ("freeze", 14, 1.5)],
 )  # fmt: skip
 @given(
-    n=st.integers(2, 6), seed=st.integers(0, 999), radius=st.sampled_from([None, None, 1]),
+    n=st.integers(2, 6), seed=st.integers(0, 999),
+    rule=st.sampled_from([("balls", None), ("balls", 1), ("auto", None)]),
     name=st.sampled_from(["denoising", "edge", "ignn"]), loss=st.sampled_from([0.0, 0.3, 0.5]),
     copies=st.sampled_from([0.0, 0.3]), late=st.sampled_from([0.1, 0.3]),
     events=st.lists(
@@ -78,13 +88,54 @@ EVENTS = ("kill", "start", "start", "freeze", "thaw", "cut", "heal", "features",
     ),
 )  # fmt: skip
 def test_after_any_history_agents_end_at_the_exact_answer(
-    n, seed, radius, name, loss, copies, late, events
+    n, seed, rule, name, loss, copies, late, events
 ):
-    swarm = swarm_of(
-        name, edges_of(random_graph([n], seed=seed)), n, radius=radius, seed=seed, loss=loss,
-        copies=copies, delay=(0.0, late), lease=LEASE,
+    by, radius = rule
+    end_well(
+        swarm_by(
+            by, name, edges_of(random_graph([n], seed=seed)), n, radius=radius, seed=seed,
+            loss=loss, copies=copies, delay=(0.0, late), lease=LEASE,
+        ),
+        events,
     )  # fmt: skip
-    frozen = {}
+
+
+HISTORIES = {
+    "one dies": [("kill", 2, 5.0)],
+    "two die and cut the graph": [("kill", 0, 0.0), ("kill", 3, 5.0)],
+    "one comes back": [("kill", 2, 5.0), ("start", 2, 0.0)],
+    "one restarts at once, with other features": [
+        *[("features", 2, 1.0)] * 4, ("kill", 2, 0.0), ("features", 2, 0.0), ("start", 2, 0.0)
+    ],
+    "all restart": [
+        event for i in (3, 0, 5, 1, 4, 2)
+        for event in (("kill", i, 0.5), ("features", i, 0.0), ("start", i, 0.5))
+    ],
+    "features change while the graph is cut": [
+        ("cut", 2, 0.0), ("cut", 5, 5.0), ("features", 0, 0.0), ("features", 5, 5.0),
+        ("heal", 0, 0.0),
+    ],
+    "one thaws": [("freeze", 2, 6.0), ("thaw", 0, 0.0)],
+    "a link is taken away and given back": [("link", 1, 0.0), ("features", 2, 0.0)],
+    "the cycle is opened and closed": [("open", 0, 4.0), ("features", 1, 0.0), ("close", 0, 0.0)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("events", HISTORIES.values(), ids=HISTORIES)
+@pytest.mark.parametrize(
+    ("rule", "radius", "name"),
+    [("auto", None, "normalised"), ("auto", None, "gcn"), ("balls", None, "normalised"),
+     ("balls", 1, "ignn")],
+)  # fmt: skip
+def test_after_these_histories(rule, radius, name, events):
+    swarm = swarm_by(rule, name, cycle(6), 6, radius=radius, lease=LEASE)
+    swarm.run(5.0)
+    end_well(swarm, events)
+
+
+def end_well(swarm, events):
+    """These events happen, and then nothing more."""
+    frozen, n = {}, swarm.n
     for what, which, wait in events:
         happen(swarm, frozen, what, which)
         swarm.run(wait if swarm.agents else 0.0)
@@ -95,6 +146,22 @@ def test_after_any_history_agents_end_at_the_exact_answer(
             swarm.agents[i] = swarm.start(i)
     swarm.network.loss = 0.0
     comes_to_rest(swarm)
+
+
+def parts(swarm, alive):
+    """Those alive who reach each other."""
+    left = set(alive)
+    pairs = [
+        (i, j) for i, j in swarm.edge_index.T.tolist()
+        if {i, j} <= left and frozenset((str(i), str(j))) not in swarm.network.cut
+    ]  # fmt: skip
+    while left:
+        part = [left.pop()]
+        for i in part:
+            near = {b for a, b in pairs if a == i} & left
+            left -= near
+            part += near
+        yield part
 
 
 def happen(swarm, frozen, what, which):
@@ -121,6 +188,10 @@ def happen(swarm, frozen, what, which):
         for agent in (swarm.agents.get(i), frozen.get(i)):
             if agent is not None:
                 agent.set_features(swarm.x[i].numpy())
+    elif what in ("open", "close"):
+        swarm.edge_index = chain(swarm.n) if what == "open" else cycle(swarm.n)
+        for i in (0, swarm.n - 1):
+            swarm.agents[i].set_neighbours(swarm.near(i))
     elif what == "link" and i in swarm.agents:  # taken away and given back
         near = {name: link.edge for name, link in swarm.agents[i].links.items()}
         swarm.agents[i].set_neighbours({})

@@ -49,10 +49,6 @@ STACKS = {
         lambda: EnergyGNN(3, out_channels=2, replicas=2, beta=2.0, num_layers=2),
         GRADIENT,
     ),
-    "energies, exact exchange": (
-        lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2),
-        GRADIENT | {"exchange": "exact"},
-    ),
     "energies, messages": (
         lambda: EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2),
         {"rule": "messages"},
@@ -100,9 +96,8 @@ def test_cold_crashes_do_not_keep_a_stack_from_its_answer():
     torch.manual_seed(0)
     model, graphs = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double(), data((4,))
     crashes = Crashes(0.5, period=30, downtime=10, until=40, rejoin="cold")
-    for exchange in ("packet", "exact"):
-        run = simulate(model, graphs, impairments=crashes, exchange=exchange, **GRADIENT)
-        assert bool(run.converged.all())
+    run = simulate(model, graphs, impairments=crashes, **GRADIENT)
+    assert bool(run.converged.all())
 
 
 def test_a_stack_that_diverges_is_reported_and_not_taken_for_bad_input():

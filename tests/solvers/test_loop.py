@@ -12,7 +12,6 @@ from hogwild.errors import (
     ConvergenceError,
     ConvergenceWarning,
 )
-from hogwild.linalg import capture, fronts
 from hogwild.solvers import LBFGS, Anderson, GradientDescent, Newton, Picard, Status, loop, solve
 from hogwild.testing import Affine, Quadratic, random_graph
 
@@ -44,7 +43,7 @@ def pose(kind, sizes=(1, 2, 5, 25), replicas=3):
 @pytest.fixture(params=["shrink", "keep"])
 def shrink(request, monkeypatch):
     """Force dropping converged graphs (no batch is small) or keeping all of them; says which."""
-    monkeypatch.setattr(capture, "SMALL", {"cpu": 0 if request.param == "shrink" else 1 << 40})
+    monkeypatch.setattr(loop, "SMALL", {"cpu": 0 if request.param == "shrink" else 1 << 40})
     monkeypatch.setattr(loop, "PRICE", {"cpu": float("inf")})
     return request.param == "shrink"
 
@@ -220,14 +219,8 @@ def test_non_finite_parameters(solver, bad):
     "solver", [Newton(), Newton(linear="cg"), LBFGS(), GradientDescent(), Anderson()], ids=repr
 )
 def test_nan_in_one_graph_does_not_touch_the_others(solver):
-    """Graphs of nearby sizes share padded fronts; only the one with NaN features fails."""
+    """Only the graph with NaN features fails."""
     only_the_second_fails(cycle, (5, 6, 7, 8), beta=0.5, solver=replace(solver, atol=1e-9))
-
-
-def test_nan_in_one_graph_does_not_touch_other_fronts(monkeypatch):
-    """The same where graphs are dissected and fronts of different heights share padding."""
-    monkeypatch.setattr(fronts, "DENSE_WORK", 0.0)
-    only_the_second_fails(tree, (30, 37, 45, 60))
 
 
 def only_the_second_fails(family, sizes, **options):

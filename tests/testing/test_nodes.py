@@ -6,9 +6,9 @@ import torch
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulation import Simulation
-from hogwild.executors.unrolled import synchronous, unrolled
 from hogwild.rules import fixed_point_rule, gradient_rule, message_rule
 from hogwild.testing import check_executor, check_rule
+from hogwild.testing.nodes import synchronous
 
 
 @pytest.mark.parametrize("make", [gradient_rule, message_rule])
@@ -44,19 +44,6 @@ def test_the_simulator(impairments):
         return simulation.h
 
     check_executor(execute, repeats=not impairments)  # one of the two runs everything twice
-
-
-@pytest.mark.parametrize(
-    "impairments",
-    [(), pytest.param((BernoulliLoss(0.2),), marks=pytest.mark.slow)],
-    ids=["delays", "loss"],
-)
-def test_the_unrolled_executor(impairments):
-    def execute(problem, rule, seed):
-        schedule = Schedule(problem.graph, seed=seed, impairments=impairments)
-        return unrolled(rule, schedule, problem.start(), 500 if impairments else 250)
-
-    check_executor(execute, repeats=not impairments)
 
 
 def test_a_rule_that_looks_at_others_is_caught():

@@ -8,8 +8,7 @@ from tiny_tasks import Sums
 from hogwild import train
 from hogwild.kernels.native import library
 from hogwild.linalg import solution
-from hogwild.linalg.capture import NotRecorded, Replay
-from hogwild.linalg.recording import postpone, postponed
+from hogwild.linalg.recording import NotRecorded, Replay, postpone, postponed
 from hogwild.linalg.solution import Solution
 from hogwild.training.recorded import RecordedStep, Recorder
 

@@ -13,8 +13,8 @@ number; neighbours accept any *different* one, because a robot's clock may start
 
 *Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
 not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
-and names it in :attr:`~hogwild_node.registers.Reading.silent`. With ``on_silence="hold"`` the last
-words of a silent neighbour stay, and the agent's state says so.
+and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last words of a silent
+neighbour should stay, the lease is long.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
 far as word has come:
@@ -103,7 +103,6 @@ class Agent:
             same at all agents; ``None``: for everybody.
         precision: Numbers in packets: ``"float16"``, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone.
-        on_silence: ``"drop"`` or ``"hold"``.
         tolerance: The residual up to which the agent counts as settled; by default the model's
             (:func:`hogwild.models.export.tolerances`).
         settle_after: Seconds of calm after which the agent says that it is settled: more than word
@@ -126,15 +125,12 @@ class Agent:
         radius: int | None = None,
         precision: str = "float32",
         lease: float = 2.0,
-        on_silence: str = "drop",
         tolerance: float | None = None,
         settle_after: float = 1.0,
         nodes: int | None = None,
         h: Array | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if on_silence not in ("drop", "hold"):
-            raise SetupError(f"on_silence={on_silence!r}; expected 'drop' or 'hold'")
         if precision not in PRECISIONS:
             raise SetupError(f"precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
         if not lease > 0 or not settle_after > 0:
@@ -143,7 +139,7 @@ class Agent:
             )
         self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
         self.rule_name = model.choose(rule)
-        self.lease, self.on_silence, self.settle_after = lease, on_silence, settle_after
+        self.lease, self.settle_after = lease, settle_after
         self.nodes = nodes
         self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (WORD - 1)
         self.revision, self._renewed = 0, -math.inf
@@ -310,8 +306,7 @@ class Agent:
     def _hears(self, link: Link) -> bool:
         """Whether the neighbour is known, and had been heard within a lease when this agent last
         looked: while the agent makes a long update, it does not."""
-        known = link.incarnation is not None
-        return known and (self.on_silence == "hold" or self.looked - link.last <= self.lease)
+        return link.incarnation is not None and self.looked - link.last <= self.lease
 
     def _takes_part(self, link: Link) -> bool:
         return link.mutual and self._hears(link)
@@ -437,14 +432,11 @@ class Agent:
         silent = tuple(
             name
             for name, link in self.links.items()
-            if now - link.since > self.lease
-            and (name not in self.members or now - link.last > self.lease)
+            if name not in self.members and now - link.since > self.lease
         )
         settled = self.calm >= self.settle_after
         state = State.SETTLED if settled else State.RUNNING
-        if any(name in self.members for name in silent):  # their last words are held
-            state = State.HOLDING
-        elif not self.updates:
+        if not self.updates:
             state = State.STARTING
         near = [self.links[name] for name in self.members]
         ages = [link.age(now) if link.sequence is not None else math.inf for link in near]

@@ -161,7 +161,7 @@ def run(found: dict[str, Any]) -> None:
     model, name = models.load(found["model"]), str(found["id"])
     state = found.get("state")
     passed = (
-        "rule", "radius", "precision", "lease", "on_silence", "tolerance", "settle_after", "nodes",
+        "rule", "radius", "precision", "lease", "tolerance", "settle_after", "nodes",
     )  # fmt: skip
     options = {key: found[key] for key in passed if key in found}
     h = None if state is None else saved(state, model, name)

@@ -20,7 +20,7 @@ TRANSPORTS = ("zenoh", "udp")
 TEXT, NUMBER, NAME, NAMES = (str,), (int,), (str, int), (str, list)
 EXPECTED = {TEXT: "a text", NUMBER: "a whole number", NAME: "a name", NAMES: "names"}
 KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("model", "listen", "transport", "rule", "precision", "on_silence"), TEXT),
+    **dict.fromkeys(("model", "listen", "transport", "rule", "precision"), TEXT),
     **dict.fromkeys(("state", "trace", "certificates", "ros2", "ros2_topic"), TEXT),
     **dict.fromkeys(("seed", "ros2_domain", "radius"), NUMBER),
     **dict.fromkeys(("id", "controller"), NAME),
@@ -89,7 +89,6 @@ def parser() -> argparse.ArgumentParser:
     add("--precision", choices=tuple(PRECISIONS), help="numbers in packets (float32)")
     add("--rate", type=float, metavar="HZ", help="turns a second (50)")
     add("--lease", type=float, metavar="S", help="silence after which a neighbour is gone (2)")
-    add("--on-silence", choices=("drop", "hold"), help="what becomes of its last words (drop)")
     add("--tolerance", type=float, help="the residual up to which the agent counts as settled")
     add("--settle-after", type=float, metavar="S", help="calm until it says so (1, or ten turns)")
     add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")

@@ -34,7 +34,7 @@ rule ``"balls"`` a data packet goes on with words (:mod:`hogwild_node.flood`).
 neighbour's newest packet acknowledges the agent's incarnation: both then hear each other. The two
 sides need not agree. If one of them drops the other, its packets no longer acknowledge, and the
 other drops it too. The revision does not matter for this: features may change faster than packets
-travel. (Where silent neighbours are held, the lease does not count, on either side.)
+travel.
 
 **Who sends what.** At every turn an agent sends data to each neighbour that takes part, and a hello
 to each neighbour

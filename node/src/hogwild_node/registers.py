@@ -32,8 +32,6 @@ class State(enum.StrEnum):
     SETTLED = "settled"
     """Nobody in reach was unsettled for ``settle_after`` seconds. Where neighbours are ``silent``,
     the agent has settled on the graph without them."""
-    HOLDING = "holding"
-    """The answer rests on the last words of a silent neighbour."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ class Reading:
         staleness: Age in seconds of the oldest news that the answer rests on: of the newest packet
             from each neighbour the one that was made first. 0 without neighbours.
         silent: Neighbours that have had a lease's time and take no part, because nothing came from
-            them for longer than the lease or because they do not hear the agent; and those that
-            are held.
+            them for longer than the lease or because they do not hear the agent.
         knows: With the rule ``"balls"``: of how many nodes the agent has word, itself included.
         whole: Whether these are all nodes that can be reached, as far as word has come.
     """

@@ -43,11 +43,6 @@ class Round(OnGraph):
     concat: bool = over(FIXED)
     both_ends: bool = over(FIXED)  # whether messages read (q_i, q_j) or only q_j
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """Everything, apart from arrays and their shapes, that the computation depends on."""
-        return (self.heads, self.concat, self.both_ends, self.message.act)
-
     def forward(self, q: Array, inbox: Array | None, at: Star) -> RoundTape:
         """Evaluate the round at the signals ``q`` [R, q, A] of some nodes and their ``inbox``
         [R, q, E']. Without an inbox, the senders' current signals are used.

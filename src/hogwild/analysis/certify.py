@@ -59,7 +59,7 @@ def certify(
             quadratic energies on a fixed graph (``GSDGNN``) do so by themselves.
         run: What :func:`hogwild.cluster.infer` returned for this model. The certificate then also
             says what is proved of the parts.
-        options: ``rule``, ``step``, ``exchange`` and ``impairments`` of :func:`hogwild.simulate`.
+        options: ``rule``, ``step`` and ``impairments`` of :func:`hogwild.simulate`.
             For energies ``rule="auto"`` means messages, and for soft ones whose condition number
             is at most 100 gradient steps. More is proved of these with ``step="certified"``.
     """

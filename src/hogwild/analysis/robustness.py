@@ -247,7 +247,7 @@ def robustness(
             ``step`` run with ``"auto"``.
         options: All other arguments of :func:`hogwild.simulate`: ``stagger``, ``delay``, ``seed``,
             ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
-            compared), ``exchange``, ``ticks``, ``tol``, ``progress`` …
+            compared), ``ticks``, ``tol``, ``progress`` …
     """
     model = runnable(model)
     data = data if isinstance(data, Data) else graphs_of(data)

@@ -24,7 +24,6 @@ class Outbox:
 
     Args:
         depth: Age of the oldest packet that may still be asked for.
-        drafts: Versions a node may publish in one tick.
         time: Time of the first packets.
     """
 
@@ -34,11 +33,10 @@ class Outbox:
         depth: int,
         node: Tensor,
         edge: Tensor | None,
-        drafts: int = 1,
         time: int = 0,
     ) -> None:
         self.graph, self.depth = graph, depth
-        self.slots = drafts * (depth + 1) + 1
+        self.slots = depth + 2
         n = graph.num_nodes
         self.replicas = node.size(0)
         self.node = self._versions(node)  # [slots · N, R · k]
@@ -76,17 +74,9 @@ class Outbox:
         begin = time % (self.depth + 1) * n
         self.current[begin : begin + n] = self.latest
 
-    def publish(
-        self,
-        at: Star,
-        node: Tensor,
-        edge: Tensor | None,
-        content: Tensor,
-        *,
-        now: int | None = None,
-    ) -> None:
+    def publish(self, at: Star, node: Tensor, edge: Tensor | None, content: Tensor) -> None:
         """New packets of the nodes in ``at``: to everybody [R, k, A], and to each sender of an edge
-        into them [R, m, E'], from the next tick on (from this one with ``now``).
+        into them [R, m, E'], from the next tick on.
 
         Args:
             content: Time of the oldest embedding that went into them, [A].
@@ -99,8 +89,6 @@ class Outbox:
         self.content[where] = content
         if self.edge is not None and edge is not None:
             self.edge.index_copy_(0, self._letters(where, at), _rows(edge))
-        if now is not None:
-            self.current[now % (self.depth + 1) * n + nodes] = where
 
     def _letters(self, where: Tensor, at: Star) -> Tensor:
         """Where the letters of these packets lie."""

@@ -144,9 +144,6 @@ class Swarm(Trained):
     precision: str = taken(RUN, "precision", NODES, choices=PRECISIONS)
     rate: float | None = taken(RUN, "rate", NODES)
     lease: float | None = taken(RUN, "lease", NODES)
-    on_silence: str = option(
-        "drop", "what becomes of its last words", group=NODES, choices=("drop", "hold")
-    )
     settle_after: float | None = taken(RUN, "settle_after", NODES)
     transport: str = option("zenoh", "how packets travel", group=NODES, choices=("zenoh", "udp"))
     tls: bool = option(

@@ -305,34 +305,18 @@ def in_flags(said: object, options: Verb) -> str:
     for ``epochs=0``, ``--resume`` for ``resume=True``, ``--rule gradient --step certified`` for
     ``rule='gradient' with step='certified'``, and ``--task-option length=0`` for an option of a
     table."""
-    known, given = flags(type(options)), options.as_dict()
+    known = flags(type(options))
     said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
-    # Flags of one value; those of tables give one option each: --task-option of task_options.
-    plain = {name for name, flag in known.items() if flag == f"--{name.replace('_', '-')}"}
-    for name, flag in known.items():
-        texts = given.get(name)
-        if isinstance(texts, dict | tuple):  # KEY=VALUE, any number of times
-            keys = (text.partition("=")[0] for text in texts if isinstance(text, str))
-            for key in filter(None, keys):  # a name that a flag has, too, is left as it is
-                said_as[f"{key}="] = f"{key}=" if key in known else f"{flag} {key}="
-    either = "|".join(
-        sorted(map(re.escape, said_as), reverse=True)
-    )  # the longer of two alike first
+    for name, table in options.as_dict().items():
+        for key in table if isinstance(table, dict) else ():
+            # A name that a flag has, too, is left as it is.
+            said_as[f"{key}="] = f"{key}=" if key in known else f"{known[name]} {key}="
+    either = "|".join(sorted(map(re.escape, said_as), reverse=True))  # of two alike the longer
     # Nothing inside a path, a quotation, an impairment's options or a longer name.
-    pattern = rf"(?<![\w./'\":,-])(?P<key>{either})(?:'(?P<word>[A-Za-z][\w-]*)')?"
-
-    def flag_of(found: re.Match[str]) -> str:
-        word, said_before = said_as[found["key"]], found.string[: found.start()]
-        if word.endswith(found["key"]) and said_before.endswith(word.removesuffix(found["key"])):
-            word = found["key"]  # it has its flag already
-        value = found["word"] or ""
-        # Advice is to be pasted; what was given, and what is no flag's, stays in its quotes.
-        bare = found["key"][:-1] in plain and value != given.get(found["key"][:-1])
-        return word + (value if bare or not value else f"'{value}'")
-
+    pattern = rf"(?<![\w./'\":,-])({either})(?:'([A-Za-z][\w-]*)')?"
     # Of two keywords joined by "with" the flags stand side by side.
     text = re.sub(r"(?<=\w') with (?=\w+=')", " ", str(said))
-    return re.sub(pattern, flag_of, text)
+    return re.sub(pattern, lambda found: said_as[found[1]] + (found[2] or ""), text)
 
 
 # -- values ---------------------------------------------------------------------------------------

@@ -125,13 +125,6 @@ class Ruled(Trained):
     )
     step: str | float = taken(SIMULATE, "step", NODES)
     radius: int | None = taken(SIMULATE, "radius", NODES)
-    exchange: str = option(
-        "packet",
-        "what neighbours exchange: one packet an update (Algorithm 1), or exact: first embeddings, "
-        "then gradients (the paper's equation)",
-        group=NODES,
-        choices=("packet", "exact"),
-    )
     impair: tuple[str, ...] = option((), IMPAIR, group=WRONG, metavar="NAME[=VALUE]")
 
     def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
@@ -224,7 +217,7 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
       hogwild simulate runs/chains
       hogwild simulate runs/chains --impair loss=0.3 --impair stragglers=0.2,slowdown=10
       hogwild simulate runs/chains --rule gradient --step certified --ticks 100000
-      hogwild simulate runs/chains --rule gradient --exchange exact --plot deviation.png
+      hogwild simulate runs/chains --rule gradient --plot deviation.png
       hogwild simulate runs/chains --record schedule.npz --json
       hogwild simulate runs/chains --replay schedule.npz
     """
@@ -370,7 +363,7 @@ class Certify(Timing, Graphs):
     Examples:
       hogwild certify runs/chains
       hogwild certify runs/chains --rule gradient --step certified
-      hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01 --exchange exact
+      hogwild certify runs/chains --stagger 10 --delay 5 --step 0.01
       hogwild certify runs/chains --impair loss=0.3,burst=5 --json
       hogwild certify runs/chains --rule gradient --step certified --drift 0.001
     """

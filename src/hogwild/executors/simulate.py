@@ -51,7 +51,6 @@ def simulate(
     rule: str = "auto",
     step: str | float = "auto",
     radius: int | None = None,
-    exchange: str = "packet",
     impairments: Impairment | Sequence[Impairment] = (),
     ticks: int = 20_000,
     tol: float | None = 1e-6,
@@ -90,7 +89,6 @@ def simulate(
         step: ``"auto"``, ``"certified"`` or a number, for gradient steps. With
             ``rule="auto"``, all but ``"auto"`` select gradient steps.
         radius: With ``rule="balls"``: the hops within which a node solves for others, too.
-        exchange: ``"packet"`` (Algorithm 1) or ``"exact"`` (the paper's equation).
         impairments: What else goes wrong (:mod:`hogwild.asynchrony.impairments`).
         ticks: The simulation ends after this many ticks in any case.
         tol: A run ends when its relative deviation from the synchronous embeddings is at most
@@ -112,8 +110,8 @@ def simulate(
     """
     model = runnable(model)
     settings = Settings(
-        stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
-        ticks, tol, history, keep_embeddings, radius,
+        stagger, delay, seed, runs, rule, step, check_impairments(impairments), ticks, tol,
+        history, keep_embeddings, radius,
     )  # fmt: skip
     if isinstance(replay, str | Path):
         replay = Trace.load(replay)
@@ -130,10 +128,8 @@ def simulate(
         bounds = None if about["bounds"] is None else tuple(about["bounds"])
         settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
         start = problem.start()
-        simulation = Simulation(
-            settings.rule_on(problem, bounds), timetable, start, exchange=exchange,
-            impairments=settings.impairments,
-        )  # fmt: skip
+        made = settings.rule_on(problem, bounds)
+        simulation = Simulation(made, timetable, start, impairments=settings.impairments)
         targets = [as_field(one, start.dtype).repeat(1, 1, runs) for one in answers]
         monitor = Monitor(simulation, targets, settings, ticks, model, inputs, answer, score)
         trace = Trace.of(timetable, about) if record else None

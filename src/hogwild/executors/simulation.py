@@ -5,14 +5,9 @@ schedule grants them (a neighbour's state at time :math:`\tau^i_j(t)`), apply th
 them, and send. Several runs are disjoint copies of the graph in one computation; run r depends on
 (seed, r) alone.
 
-Two exchanges (``exchange``):
-
-* ``"packet"``: Algorithm 1 as printed, one packet an update. Gradients are recomputed *after*
-  the step, from the views held before it, so even with S = 1, D = 0 it is not plain gradient
-  descent; it has the same limit.
-* ``"exact"``: the paper's equation for :math:`g_{ji}(\tau)`, with j's embedding and views *at* τ.
-  It takes two exchanges a tick (first embeddings, then gradients from them); with S = 1, D = 0 it
-  is synchronous gradient descent, step by step.
+A node sends one packet an update, as in Algorithm 1. Gradients are recomputed *after* the step,
+from the views held before it, so even with S = 1, D = 0 it is not plain gradient descent where
+packets hold gradients; it has the same limit.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from torch import Tensor
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable, bounds, check_bounds
-from hogwild.errors import ConfigError, require_integer, require_one_of, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.kernels.ticks import Post
@@ -39,7 +34,6 @@ from hogwild.rules.energies import check_step
 from hogwild.rules.stack import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 
-EXCHANGES = ("packet", "exact")
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
 STUCK = 1000
@@ -60,7 +54,6 @@ class Settings:
     runs: int = 1
     rule: str = "auto"
     step: str | float = "auto"
-    exchange: str = "packet"
     impairments: tuple[Impairment, ...] = ()
     ticks: int = 20_000
     tol: float | None = 1e-6
@@ -73,16 +66,10 @@ class Settings:
         check_step(self.step)
         if self.tol is not None and not self.tol > 0:
             raise ConfigError(f"tol={self.tol!r}; expected a positive number, or None")
-        require_one_of(EXCHANGES, exchange=self.exchange)
         if self.radius is not None:
             require_integer("radius", self.radius, 0)
             check_radius(self.rule, self.radius)
         impaired, history = check_impairments(self.impairments), self.history
-        if self.exact and any(impairment.triggers for impairment in impaired):
-            raise ConfigError(
-                "EventTriggered was combined with exchange='exact', whose first exchange always "
-                "sends; expected exchange='packet'"
-            )
         if isinstance(history, Collection):
             history = frozenset(require_integer("history", tick, 0) for tick in history)
         elif history is not None:
@@ -98,11 +85,6 @@ class Settings:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def exact(self) -> bool:
-        """Whether gradients come from a second exchange."""
-        return self.exchange == "exact"
 
     @property
     def bounds(self) -> tuple[int, int] | None:
@@ -127,7 +109,7 @@ class Settings:
     def content_age(self, bounds: tuple[int, int], letters: bool = True) -> int:
         """D', the largest age of an embedding that a node uses, under these bounds (S, D):
         :math:`2D + S` inside the gradients in letters, D where packets hold embeddings only."""
-        return 2 * bounds[1] + bounds[0] - self.exact if letters else bounds[1]
+        return 2 * bounds[1] + bounds[0] if letters else bounds[1]
 
     def age_on(
         self, problem: Problem | LayeredProblem | StackProblem, bounds: tuple[int, int] | None
@@ -225,7 +207,6 @@ class Simulation:
         rule: What nodes do.
         timetable: Who does it when, and with which packets.
         h: Where all nodes start, [R, k, N].
-        exchange: ``"packet"`` or ``"exact"``.
         impairments: Those that change what is sent; the others are in the timetable.
         after: The simulation that this one continues on another graph; ``None``: a first one.
     """
@@ -236,13 +217,11 @@ class Simulation:
         timetable: Timetable,
         h: Tensor,
         *,
-        exchange: str = "packet",
         impairments: Sequence[Impairment] = (),
         after: After | None = None,
     ) -> None:
         graph = timetable.graph
         self.rule, self.timetable, self.graph = rule, timetable, graph
-        self.exact = exchange == "exact"
         self.impairments = tuple(impairments)
         self.time = timetable.begin
         self.start, self.h = h, h.clone()
@@ -257,8 +236,7 @@ class Simulation:
             rule.keep(after.before.rule, after.kept)
         node = self._wire(rule.broadcast(self.h, graph.everyone), rule.counters)
         edge = None if letters is None else self._wire(letters, rule.counted)
-        drafts = 2 if self.exact else 1
-        self.outbox = Outbox(graph, timetable.depth, node, edge, drafts, self.time)
+        self.outbox = Outbox(graph, timetable.depth, node, edge, self.time)
         if after is not None:
             self.outbox.follow(after.before.outbox, after.kept)
             self.outbox.open(self.time)
@@ -296,7 +274,7 @@ class Simulation:
     def _plain(self) -> bool:
         """Whether nothing happens to packets that compiled ticks do not know."""
         known = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
-        return known and not self.exact and self.held is None
+        return known and self.held is None
 
     def _arrays(self) -> dict[str, Tensor]:
         """The outbox and the tally for compiled ticks."""
@@ -402,15 +380,6 @@ class Simulation:
             again = torch.isin(nodes, tick.reset)
             part, keep = at.part(again)
             self.rule.refresh(h[..., again], inbox[..., keep], part)
-        if self.exact and mail is not None:
-            # First embeddings, then the gradients computed from them: a second exchange.
-            letters = self.rule.refresh(h, inbox, at)
-            assert letters is not None
-            oldest = self._oldest(tick, nodes)
-            node = self._wire(self.rule.broadcast(h, at), self.rule.counters)
-            edge = self._wire(letters, self.rule.counted)
-            self.outbox.publish(at, node, edge, oldest, now=tick.time)
-            inbox, mail, content = self._fetch(tick, edges)
         if tick.lost is not None:
             gone = edges[tick.lost]
             now = torch.full_like(gone, tick.time)

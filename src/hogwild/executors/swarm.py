@@ -154,7 +154,6 @@ def run(
     radius: int | None = None,
     precision: str = "float32",
     lease: float | None = None,
-    on_silence: str = "drop",
     settle_after: float | None = None,
     tolerance: float | None = None,
     until_settled: bool = True,
@@ -179,7 +178,6 @@ def run(
         precision: Numbers in packets, ``"float16"``, ``"float32"`` or ``"float64"``.
         lease: Seconds of silence after which a neighbour counts as gone; by default ten turns, and
             at least 2.
-        on_silence: ``"drop"`` or ``"hold"``.
         settle_after: Seconds of calm after which an agent says that it is settled; by default, what
             word takes to cross the graph, and at least 1 and ten turns.
         tolerance: The residual up to which an agent counts as settled.
@@ -229,7 +227,7 @@ def run(
             export(found, where / "model.hog", data=data)
         common = {
             "model": str(where / "model.hog"), "transport": transport, "rule": rule, "rate": rate,
-            "precision": precision, "lease": lease, "on_silence": on_silence, "status": STATUS,
+            "precision": precision, "lease": lease, "status": STATUS,
             "settle_after": settle_after, "nodes": inputs.num_nodes, "loss": faults.loss,
             "delay": list(faults.delay),
         }  # fmt: skip

@@ -50,7 +50,6 @@ def track(
     rule: str = "auto",
     step: str | float = "auto",
     radius: int | None = None,
-    exchange: str = "packet",
     impairments: Impairment | Sequence[Impairment] = (),
     lease: int = 0,
     restart: int | None = None,
@@ -62,8 +61,8 @@ def track(
     """Run a model asynchronously on a graph that changes, and compare with the exact answer of
     every moment.
 
-    ``model``, ``stagger``, ``delay``, ``seed``, ``runs``, ``rule``, ``step``, ``radius``,
-    ``exchange`` and ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never
+    ``model``, ``stagger``, ``delay``, ``seed``, ``runs``, ``rule``, ``step``, ``radius`` and
+    ``impairments`` are as in :func:`hogwild.simulate`. A scenario that never
     changes gives the same embeddings as :func:`hogwild.simulate`, bit for bit.
 
     Args:
@@ -91,8 +90,8 @@ def track(
             f"hogwild.Scenario([data, later], times=[0, 100])"
         )
     settings = Settings(
-        stagger, delay, seed, runs, rule, step, exchange, check_impairments(impairments),
-        scenario.length, None, radius=radius,
+        stagger, delay, seed, runs, rule, step, check_impairments(impairments), scenario.length,
+        None, radius=radius,
     )  # fmt: skip
     lease = require_integer("lease", lease, 0, ": ticks")
     if restart is not None:
@@ -250,9 +249,8 @@ class Course:
             schedule.next[back] = drawn[back]
             link = After(after[0].simulation, after[1])
         simulation = Simulation(
-            rule, schedule, problem.start(), exchange=settings.exchange,
-            impairments=settings.impairments, after=link,
-        )  # fmt: skip
+            rule, schedule, problem.start(), impairments=settings.impairments, after=link
+        )
         simulation.active[back] = True
         if frame.gone:
             n = frame.ids.numel()

@@ -91,8 +91,6 @@ class Graph:
     degrees: Tensor | None = field(default=None, repr=False)
     """Only for a part of a larger graph: sums of the weights of the edges into and out of each node
     in the larger graph, [2, N]. ``None``: all edges are here."""
-    # The batch that these graphs were selected from, and which of its graphs they are.
-    origin: tuple[Graph, Tensor] | None = field(default=None, repr=False)
     analyses: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
     """Values of functions that are :func:`kept`, by function and arguments."""
 
@@ -355,7 +353,6 @@ class Graph:
             nodes.numel(),
             graphs.numel(),
             None if self.degrees is None else self.degrees[:, nodes],
-            origin=(self, graphs),
         )
         return sub, nodes, edges
 

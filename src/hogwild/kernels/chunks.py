@@ -16,9 +16,10 @@ from torch import Tensor
 from hogwild.errors import GraphError
 from hogwild.graph import Graph, kept
 from hogwild.kernels import energy
-from hogwild.kernels.energy import EnergyKernel, GraphPlan, Sizes, factorisation
+from hogwild.kernels.energy import EnergyKernel, Sizes, factorisation
 from hogwild.kernels.native import Library, address
 from hogwild.kernels.posing import Design, Tensors
+from hogwild.linalg.direct import GraphPlan
 from hogwild.linalg.solution import Solution
 
 FEWEST = 4_096

@@ -25,9 +25,10 @@ from hogwild.kernels.driver import (
     most_shared,
     multiprocessors,
 )
-from hogwild.kernels.energy import ACTIVATIONS, MOST_EDGES, MOST_NUMBERS, EnergyKernel, plan_of
+from hogwild.kernels.energy import ACTIVATIONS, EnergyKernel
 from hogwild.kernels.native import Library, address
 from hogwild.kernels.posing import Design, Tensors
+from hogwild.linalg.direct import MOST_EDGES, MOST_NUMBERS, plan_of
 from hogwild.linalg.solution import Solution
 
 FEW, MANY = (256, 1), (64, 8)

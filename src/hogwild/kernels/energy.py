@@ -2,13 +2,11 @@
 
 An energy is posed by a few tensors (:mod:`hogwild.kernels.posing`). The compiled code does the
 rest: every (graph, replica) has its own Newton iteration, line search and stop, and
-:meth:`EnergyKernel.adjoint` computes the gradients of the posed tensors in closed form. A
-:class:`GraphPlan` is the order in which it eliminates the nodes of a graph.
+:meth:`EnergyKernel.adjoint` computes the gradients of the posed tensors in closed form.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 from copy import copy
 from typing import Any
@@ -17,26 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import FeatureError, GraphError
+from hogwild.errors import FeatureError
 from hogwild.graph import Graph, kept, once
 from hogwild.kernels.native import Library, address
 from hogwild.kernels.posing import Design, Posing, Tensors
+from hogwild.linalg.direct import (
+    LARGEST,
+    MOST_EDGES,
+    MOST_NUMBERS,
+    declined,
+    plan_of,
+)
 from hogwild.linalg.solution import Solution
 from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
 
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
 """The activations of ``source/vectors.h``, in its order."""
 
-
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which
 conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
-MOST_NUMBERS = float(1 << 28)
-"""Numbers in the fronts of one graph above which it is not factorised."""
-LARGEST = 400_000
-"""Edges of a graph above which no factorisation is planned."""
-MOST_EDGES = 2_000_000
-"""Edges of a batch above which no plan is made."""
 
 
 class Sizes:
@@ -72,24 +70,23 @@ class Sizes:
 
 @kept
 def factorisation(graph: Graph, native: Library, design: Design) -> float:
-    """Multiplications of a factorisation for each one in a product with the Hessian."""
-    k, plan = design.channels, plan_of(graph, native, design.channels)
-    if plan.numbers * k**2 > MOST_NUMBERS:
+    """Multiplications of a factorisation for each one in a product with the Hessian; infinite where
+    there is none."""
+    k, case = design.channels, (factorisation, design)
+    if case in declined(graph):
         return math.inf
+    plan = plan_of(graph, native, k)
     message, loop, update = (
         sum(w * (len(inputs) + before) for w, before in zip(widths, (0, *widths), strict=False))
         for widths, inputs in zip(design.widths, design.monotone, strict=True)
     )
     product = graph.num_edges * design.heads * message + graph.num_nodes * (loop + update)
-    return plan.work * k**3 / max(product, 1)
-
-
-def resemble(graph: Graph, like: Graph) -> None:
-    """Plan no factorisation where it does not pay on another graph, most of whose edges are the
-    same."""
-    for key, cost in like.analyses.items():
-        if isinstance(key, tuple) and key[0] is factorisation and cost >= PRODUCTS:
-            graph.analyses.setdefault(key, cost)
+    cost = plan.work * k**3 / max(product, 1)
+    if plan.numbers * k**2 > MOST_NUMBERS:
+        cost = math.inf
+    if cost >= PRODUCTS:
+        declined(graph).add(case)
+    return cost
 
 
 class EnergyKernel:
@@ -296,47 +293,3 @@ class EnergyKernel:
             self.rtol, torch.get_num_threads(), *(address(x) for x in into.every()),
             address(status),
         )  # fmt: skip
-
-
-LEAF = 16
-"""Unknowns of a piece of a graph that is not split further (:mod:`hogwild.linalg.dissection`)."""
-MOST_PAIRS = 1e8
-"""Pairs of neighbours of one node, summed over a graph, above which no plan is made."""
-
-
-class GraphPlan:
-    """The order of elimination of a batch of graphs, in the compiled library's memory."""
-
-    def __init__(
-        self,
-        native: Library,
-        graph: Graph,
-        src: Tensor,
-        dst: Tensor,
-        *,
-        channels: int = 1,
-        hops: int = 2,
-        most_pairs: float = MOST_PAIRS,
-    ) -> None:
-        self._free = native.plan_free
-        batch, src, dst = (x.cpu().contiguous() for x in (graph.batch, src, dst))
-        self.handle, why = native.call(
-            "plan", graph.num_nodes, graph.num_graphs, address(batch), graph.num_edges,
-            address(src), address(dst), max(LEAF // channels, 1), hops, most_pairs,
-        )  # fmt: skip
-        if not self.handle:
-            raise GraphError(f"the compiled library refused the graph: {why}")
-        numbers, work = ctypes.c_double(), ctypes.c_double()
-        native.plan_cost(self.handle, ctypes.byref(numbers), ctypes.byref(work))
-        self.numbers, self.work = numbers.value, work.value
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", None):
-            self._free(self.handle)
-
-
-@kept
-def plan_of(graph: Graph, native: Library, channels: int, hops: int = 2) -> GraphPlan:
-    """The plan of this graph, which owns it: for matrices that couple all nodes of a star (two
-    hops), or the two ends of an edge (one hop)."""
-    return GraphPlan(native, graph, graph.src, graph.dst, channels=channels, hops=hops)

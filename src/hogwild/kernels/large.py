@@ -21,9 +21,10 @@ from hogwild.kernels.build import SOURCE
 from hogwild.kernels.cuda import HEADERS as SHARED
 from hogwild.kernels.cuda import MOST_CHANNELS, CudaEnergyKernel, Options, prelude
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
-from hogwild.kernels.energy import EnergyKernel, Sizes, plan_of
+from hogwild.kernels.energy import EnergyKernel, Sizes
 from hogwild.kernels.native import Library, address
 from hogwild.kernels.posing import Design, Tensors
+from hogwild.linalg.direct import plan_of
 from hogwild.linalg.solution import Solution
 
 HEADERS = (*SHARED, "grid_gpu.h", "system.h", "krylov_gpu.h")

@@ -46,7 +46,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "sizes": (_AT, [_AT, _REAL, _AT]),
     "sizes_free": (None, [_AT]),
     "shapes": (None, [_AT, _AT]),
-    "symmetric": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _AT, _INT]),
+    "factor": (_AT, [_AT, _INT, _INT, _AT, _AT, _INT, _AT, _INT]),
+    "factor_free": (None, [_AT]),
+    "factor_solve": (ctypes.c_int, [_AT, _INT, _AT, _INT, _AT, _AT, _INT]),
     "solve": (
         ctypes.c_int,
         [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 2, _REAL, _REAL, *[_INT] * 4,

@@ -2,7 +2,7 @@
 
 :func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors
 of its own, which the compiled code reads and writes; what the rule does besides updates (a new
-start, a crash, a second exchange) works on the same memory. The features' part of all networks is
+start, a crash) works on the same memory. The features' part of all networks is
 copied once, row by row (:class:`Rows`), so that a node with its edges is read in one piece.
 """
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, require_one_of
 from hogwild.graph import Graph
-from hogwild.linalg import fronts
+from hogwild.linalg import direct
 from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
 from hogwild.linalg.operator import Hessian, NormalEquations, Posed, Tangent
 from hogwild.linalg.solution import Solution
@@ -42,9 +42,10 @@ class LinearSolver:
         self, hessian: Hessian, rhs: Tensor, rtol: float | Tensor, floor: float = 0.0
     ) -> Solution:
         """``H⁻¹ b``; a factorisation is exact, whatever the tolerances of :func:`cg`."""
-        known = None if self.kind == "cg" else hessian.exactly(rhs)
-        if known is not None:
-            return self.exactly(known, hessian.graph)
+        entries = None if self.kind == "cg" else hessian.entries()
+        shared = entries and direct.factor_of_edges(hessian.graph, *entries)
+        if shared is not None:
+            return self.exactly(shared.solve(rhs), hessian.graph)
         if self.kind == "auto" and isinstance(rtol, float):
             found = hessian.iterate(rhs, rtol)
             if found is not None:
@@ -113,25 +114,20 @@ class LinearSolver:
 
     def factorises(self, graph: Graph, replicas: int, channels: int) -> bool:
         """Whether Hessians with the pattern of this graph are factorised."""
-        return self._plan(graph, True, replicas, channels) is not None
+        force = self.kind == "direct"
+        return self.kind != "cg" and direct.pays(graph, channels, replicas, force=force)
 
-    def _factor(self, hessian: Hessian, rhs: Tensor) -> fronts.Factor | None:
+    def _factor(self, hessian: Hessian, rhs: Tensor) -> direct.Factor | None:
         """The factor of a matrix; ``None`` where Krylov methods are to be used."""
         replicas, channels, _ = rhs.shape
-        plan = self._plan(hessian.graph, hessian.has_blocks, replicas, channels)
-        if plan is None and self.kind == "direct":
+        if hessian.has_blocks and self.factorises(hessian.graph, replicas, channels):
+            return direct.factor(hessian.graph, *hessian.blocks())
+        if self.kind == "direct":
             raise ConfigError(
                 "linear='direct' was given, but this graph has no small separators (or the energy "
                 "has several rounds); expected linear='auto' or 'cg'"
             )
-        return None if plan is None else plan.factor(*hessian.blocks())
-
-    def _plan(
-        self, graph: Graph, has_blocks: bool, replicas: int, channels: int
-    ) -> fronts.Plan | None:
-        if self.kind == "cg" or not has_blocks:
-            return None
-        return fronts.plan_for(graph, channels, replicas, force=self.kind == "direct")
+        return None
 
 
 def _refined(system: System, found: Solution, method: Callable[[System], Solution]) -> Solution:

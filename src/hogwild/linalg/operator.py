@@ -20,7 +20,7 @@ from hogwild.graph import Graph
 from hogwild.linalg.solution import Solution
 
 if TYPE_CHECKING:
-    from hogwild.linalg.fronts import Factor
+    from hogwild.linalg.direct import Factor
 
 
 from dataclasses import dataclass
@@ -70,9 +70,9 @@ class Hessian(ABC):
         :class:`~hogwild.graph.Pattern`; only where :attr:`has_blocks`."""
         raise NotImplementedError(f"{type(self).__name__} reaches beyond the graph's pattern")
 
-    def exactly(self, rhs: Tensor) -> Tensor | None:
-        """``H⁻¹ b`` to rounding, where the map has a better way than its blocks; otherwise
-        ``None``."""
+    def entries(self) -> tuple[Tensor, Tensor] | None:
+        """Where all channels and replicas share the same matrix of the edges: its diagonal [N], and
+        what every edge adds to the two entries of its ends, [E]; otherwise ``None``."""
         return None
 
     def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:

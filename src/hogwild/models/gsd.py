@@ -42,7 +42,6 @@ from torch import Tensor
 from hogwild.errors import ConfigError, require_widths
 from hogwild.graph import Graph, kept
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.symmetric import solve_symmetric
 from hogwild.linalg.operator import Hessian
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
@@ -99,19 +98,15 @@ class GSDHessian(Hessian):
         """``None``: no preconditioner. The diagonal is nearly a multiple of the identity, and the
         condition number is at most 1 + 2β/γ without it."""
 
-    def _entries(self) -> tuple[Tensor, Tensor]:
-        """The diagonal [N], and the half of Ã that every edge holds, [E]."""
+    def entries(self) -> tuple[Tensor, Tensor]:
+        # Every edge holds half of Ã.
         p, src, dst = self.problem, self.graph.src, self.graph.dst
         diagonal = 2.0 * (p.gamma + p.beta) - 2.0 * p.beta * p.own
         return diagonal, -p.beta * p.weight * p.root[dst] * p.root[src]
 
-    def exactly(self, rhs: Tensor) -> Tensor | None:
-        # All channels and replicas share one number a pair of neighbours.
-        return solve_symmetric(self.graph, *self._entries(), rhs)
-
     def blocks(self) -> tuple[Tensor, Tensor]:
         p, pattern = self.problem, self.graph.pattern
-        diagonal, edge = self._entries()
+        diagonal, edge = self.entries()
         # Two neighbours of a node are not coupled with each other.
         off = p.own.new_zeros(edge.numel() + pattern.left.numel())
         off[: edge.numel()] = edge
@@ -206,10 +201,6 @@ class GSDProblem(Objective):
     @property
     def channels(self) -> int:
         return self.target.size(1)
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.gamma, self.beta)
 
     def smooth(self, h: Tensor) -> Tensor:
         r""":math:`\tilde A H`, [R, k, N]."""

@@ -16,8 +16,7 @@ from torch_geometric.data import Data
 from hogwild.errors import ConfigError, FeatureError, GraphError, InputError
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels import energy
-from hogwild.linalg.fronts import resemble
+from hogwild.linalg.direct import resemble
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.levels import StackProblem
@@ -250,7 +249,6 @@ class Stream:
         ids, graph = _identities(inputs), inputs.graph()
         if self.graph is not None and graph is not self.graph and _alike(graph, self.graph):
             resemble(graph, self.graph)
-            energy.resemble(graph, self.graph)
         with evaluating(self.model), torch.no_grad():
             found = self.model.solutions(inputs, self._start(inputs, ids))
         self.edges, self.graph, self.ids = inputs.edge_index, graph, ids

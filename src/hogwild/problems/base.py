@@ -376,11 +376,6 @@ class Objective(Distributed, CertifiedObjective):
         raise NotImplementedError(f"{type(self).__name__} has no cotangents in closed form")
 
     @property
-    def signature(self) -> tuple[object, ...]:
-        """Everything, apart from tensors and their shapes, that :meth:`evaluate` depends on."""
-        return (self.replicas, self.channels)
-
-    @property
     @abstractmethod
     def node(self) -> LocalEnergy:
         """The energy as nodes compute it, from what they heard.

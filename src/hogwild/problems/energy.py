@@ -256,10 +256,6 @@ class EnergyProblem(Objective):
     def has_blocks(self) -> bool:
         return len(self.rounds) == 1
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.beta, *(r.signature for r in self.rounds))
-
     def convexity(self) -> Tensor:
         like: Tensor = self.rounds[0].update.layers[0].bias
         return like.new_full((self.replicas, self.graph.num_graphs), self.beta)

@@ -112,10 +112,6 @@ class Pairwise(Objective):
     def evaluate(self, h: Tensor) -> _Evaluation:
         return _Evaluation(self, h)
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        return (type(self), self.replicas, self.channels, *self.constants)
-
     def convexity(self) -> Tensor:
         shape = (self.replicas, self.graph.num_graphs)
         return self.start().new_full(shape, self.constants[0])

@@ -129,10 +129,6 @@ class PinnedObjective(_Pinned, Objective):
         return self.inner.is_quadratic
 
     @property
-    def signature(self) -> tuple[object, ...]:
-        return ("pinned", *self.inner.signature)
-
-    @property
     def node(self) -> LocalEnergy:
         return self.inner.node
 

@@ -52,10 +52,6 @@ class SoftProblem(Objective):
     def node(self) -> Soft:
         return self.local
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.local.beta, self.condition)
-
     def start(self) -> Tensor:
         """The anchor: the answer without edges."""
         start: Tensor = self.local.anchor.clone()  # a run may write into it

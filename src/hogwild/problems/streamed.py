@@ -154,10 +154,6 @@ class StreamedEnergy(Objective):
     def node(self) -> Energy:
         return self.whole.node
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.beta, id(self.pose))
-
     def convexity(self) -> Tensor:
         return self.like.new_full((self.replicas, self.graph.num_graphs), self.beta)
 

@@ -10,7 +10,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
-from hogwild.rules.base import STEPS, About
+from hogwild.rules.base import About
 from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
 from hogwild.rules.layered import (
     CACHING,
@@ -115,14 +115,13 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
     steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
-    if step != "auto" and not any(rule.steps for rule in known.values()):
+    if step != "auto" and not any(rule.stepping for rule in known.values()):
         raise ConfigError(
             f"step={step!r} was given for a model whose rule, {next(iter(known))!r}, has no step "
             f"size; expected step='auto'"
         )
     if rule == "auto":
-        takes_all = (name for name, found in known.items() if found.steps == STEPS)
-        return next(takes_all if step != "auto" else iter(known))
+        return next(name for name, found in known.items() if step == "auto" or found.stepping)
     found = about(rule)
     if rule not in known:
         raise ConfigError(
@@ -157,7 +156,6 @@ def rule_for(
     *,
     moving: bool = False,
     radius: int | None = None,
-    differentiable: bool = False,
 ) -> Rule:
     """The rule a node follows on this problem.
 
@@ -168,7 +166,6 @@ def rule_for(
         age: Largest age of an embedding inside a packet; ``None``: no bound.
         moving: Whether the problem may change during a run, as in a stack above its first level.
         radius: Of balls; ``None``: the usual one.
-        differentiable: Whether torch differentiates the updates, for rules that can.
     """
     name = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
@@ -181,10 +178,7 @@ def rule_for(
             f"rule={name!r} was given for a stack of several layers, whose problems move; expected "
             f"another rule, such as 'messages' or 'gradient', or a model with num_layers=1"
         )
-    given = {
-        "step": step, "age": age, "moving": moving, "radius": radius,
-        "differentiable": differentiable,
-    }  # fmt: skip
+    given = {"step": step, "age": age, "moving": moving, "radius": radius}
     return found.make(problem, **{name: given[name] for name in found.options})
 
 

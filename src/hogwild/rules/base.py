@@ -30,11 +30,11 @@ class About:
         fits: The problems that it fits: :class:`~hogwild.problems.Objective` (energies),
             :class:`~hogwild.problems.FixedPoint`, layers, or several of them.
         make: Called as ``make(problem, **options)``; returns the rule.
-        options: What ``make`` takes of ``step``, ``age``, ``moving``, ``radius`` and
-            ``differentiable``.
+        options: What ``make`` takes of ``step``, ``age``, ``moving`` and ``radius``.
         own: Whether it is a user's own.
         first: Called as ``first(problem)``: whether ``"auto"`` prefers it to rules before it.
         steps: The :data:`STEPS` that it takes; ``None``: it takes any step and does not use it.
+        stepping: Whether its updates are such steps; otherwise at most where nodes do no better.
         stepless: Why it refuses other steps, and what is expected.
         moves: Whether its problem may change during a run, as in a stack above the first level.
         both_sides: Whether nodes compute both sides of the edges of pairwise energies, so that
@@ -63,6 +63,7 @@ class About:
     own: bool = False
     first: Callable[[Any], bool] | None = None
     steps: tuple[str, ...] | None = ()
+    stepping: bool = False
     stepless: str = "which has no step size; expected step='auto'"
     moves: bool = True
     both_sides: bool = False

@@ -15,16 +15,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, is_number
-from hogwild.graph import Star
 from hogwild.problems.base import Objective
 from hogwild.rules.base import CONVEX, MORE, SOLVE, STEPS, About
-from hogwild_node.local import BothSides, LocalEnergy, LocalQuadratic
+from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.rules import GradientRule, MessageRule
-from hogwild_node.rules.elimination import Anchor, Clusters, Elimination, Messages, Point
 from hogwild_node.soft import QUICK
 
 THETA = 0.95
@@ -100,73 +97,9 @@ def gradient_rule(
     return GradientRule(node, everyone, problem.channels, rate=rate, bounded=bounded)
 
 
-class UnrolledMessages(MessageRule):
-    r"""Messages that torch differentiates where gradients are enabled; elsewhere
-    :class:`MessageRule`.
-
-    A node finds the mode z of its cluster by Newton's method without gradients. By the implicit
-    function theorem the derivative of a minimiser is that of *one* Newton step :math:`z -
-    (\nabla^2 f)^{-1} \nabla f(z; \theta)` that begins at z: z gets its gradient, and keeps its
-    value. Trust, retreats and whether a search was successful are piecewise constant.
-    """
-
-    _still: tuple[LocalEnergy, LocalEnergy] | None = None
-
-    @property
-    def model(self) -> LocalEnergy:
-        """The energy; without gradients where they are not enabled. (What an energy prepares
-        without gradients, it keeps, and would use it again where gradients are enabled.)"""
-        model = self.gradient.model
-        if torch.is_grad_enabled():
-            return model
-        if self._still is None or self._still[0] is not model:
-            self._still = (model, model.map(Tensor.detach))
-        return self._still[1]
-
-    def _mode(
-        self, clusters: Clusters, before: Point, heard: Messages, anchor: Anchor
-    ) -> tuple[Point, Tensor]:
-        with torch.no_grad():
-            z, sound = super()._mode(clusters, before, heard, anchor)
-        if not torch.is_grad_enabled():
-            return z, sound
-        # Where the search failed, the node takes a gradient step: its z has no gradient.
-        model = self.model.quadratic(*self._views(clusters, z), clusters.at)
-        d, slope = Elimination(clusters, model, z, heard, anchor).solve()
-        sound = sound & torch.isfinite(slope)
-        still = Point(d.own - d.own.detach(), d.near - d.near.detach())  # zero, with a gradient
-        moved = z.move(clusters, torch.ones_like(slope), still)
-        return moved.where(clusters, sound, z), sound
-
-    def _model(self, clusters: Clusters, z: Point, majorise: float = 0.0) -> LocalQuadratic:
-        if torch.is_grad_enabled():  # a model that was made without gradients must not come back
-            return self.model.quadratic(*self._views(clusters, z), clusters.at, majorise=majorise)
-        return super()._model(clusters, z, majorise)
-
-    @torch.no_grad()
-    def _watch(
-        self,
-        before: Tensor,
-        after: Tensor,
-        sound: Tensor,
-        awake: Tensor,
-        astray: Tensor,
-        at: Star,
-    ) -> None:
-        super()._watch(before.detach(), after.detach(), sound, awake, astray, at)
-
-
-def message_rule(
-    problem: Objective,
-    step: str | float = "auto",
-    *,
-    differentiable: bool = False,
-    **options: Any,
-) -> MessageRule:
-    """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy;
-    ``differentiable``: torch can differentiate them."""
-    made = UnrolledMessages if differentiable else MessageRule
-    return made(gradient_rule(problem, step, letters=True, **options))
+def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
+    """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
+    return MessageRule(gradient_rule(problem, step, letters=True, **options))
 
 
 def _is_quick(problem: Objective) -> bool:
@@ -180,6 +113,7 @@ GRADIENT = About(
     options=("step", "age", "moving"),
     first=_is_quick,
     steps=STEPS,
+    stepping=True,
     both_sides=True,
     differentiable=True,
     proof="descent",
@@ -191,10 +125,8 @@ GRADIENT = About(
 MESSAGES = About(
     fits=Objective,
     make=message_rule,
-    options=("step", "age", "moving", "differentiable"),
-    steps=STEPS[:2],
-    stepless="whose nodes take single steps; expected rule='gradient', or another step",
-    differentiable=True,
+    options=("step", "age", "moving"),
+    steps=STEPS,
     proof="messages",
     better=("balls",),
     gain=", which needs fewer updates as a rule, in larger packets",

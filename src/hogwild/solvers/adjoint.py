@@ -35,7 +35,6 @@ from torch import Tensor
 
 from hogwild.errors import ON_FAILURE, ConvergenceError, UnsupportedError, require_one_of
 from hogwild.kernels.reading import applied, batched, by_torch
-from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
 from hogwild.ops import all_finite, precise
@@ -128,15 +127,7 @@ def differentiable(
         residual = at.gradient
 
         def dual(grad: Tensor) -> Solution:
-            if grad.is_cuda and linear.is_direct(problem):
-                key = (differentiable, linear)
-                found = replay(key, factor_and_solve, problem.detach(), h, grad)
-                if found is not None:
-                    return linear.exactly(found[0], problem.graph)
             return linear.solve(at.hessian(), grad, rtol)
-
-        def factor_and_solve(problem: Objective, h: Tensor, grad: Tensor) -> tuple[Tensor]:
-            return (linear.solve(problem.evaluate(h).hessian(), grad, rtol).value,)
 
     elif isinstance(problem, FixedPoint):
         residual, solve = problem.residual(h), adjoint.at(problem.detach(), h)

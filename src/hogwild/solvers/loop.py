@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hogwild.errors import ConfigError, is_number, require_integer
 from hogwild.kernels.energy import EnergyKernel
-from hogwild.linalg.capture import is_small
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Evaluation, Objective, Problem
@@ -137,6 +136,17 @@ class Solver(ABC, Generic[P]):
     @abstractmethod
     def step(self, problem: P, state: State, active: Tensor) -> State:
         """One iteration on the problems in ``active`` [R, G]; the others stay as they are."""
+
+
+SMALL = {"cpu": 2_000, "cuda": 200_000}
+"""Number of node embeddings below which a batch is small. Chosen with one slow graph in a
+batch on a CPU, and by ``benchmarks/training_step.py`` on a GPU."""
+
+
+def is_small(h: Tensor) -> bool:
+    """Whether cutting out a smaller batch costs more than an iteration. On a GPU this holds as long
+    as launching kernels costs more than running them."""
+    return h.size(0) * h.size(-1) < SMALL.get(h.device.type, 0)
 
 
 PRICE = {"cpu": 8.0, "cuda": float("inf")}

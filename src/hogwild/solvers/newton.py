@@ -24,13 +24,12 @@ import torch
 from torch import Tensor
 
 from hogwild.kernels.energy import EnergyKernel
-from hogwild.linalg.capture import replay
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.operator import Hessian
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Objective
 from hogwild.solvers.loop import Solver, State
-from hogwild.solvers.search import accepted, search, shortened
+from hogwild.solvers.search import search
 
 REACH = (1e-3, 1e9)
 """Smallest and largest reach. At the smallest the curvatures are nearly the Hessian's. At the
@@ -42,8 +41,7 @@ class Newton(Solver[Objective]):
     """Damped Newton.
 
     Args:
-        max_backtracks: Refused steps after which a graph has stalled. A recording tries two steps
-            an iteration, so that a graph may refuse up to twice as many there.
+        max_backtracks: Refused steps after which a graph has stalled.
         patience: Iterations on a graph after which secant curvature replaces the Hessian (never, if
             it is at least ``max_iter``). Ordinary graphs have converged by
             then.
@@ -84,8 +82,7 @@ class Newton(Solver[Objective]):
         reach = state.graphs["reach"]
         moved = torch.where(out.graphs["t"] == 1.0, 0.25 * reach, 16.0 * reach).clamp(*REACH)
         out.graphs["reach"] = torch.where(late, moved, reach)
-        moving = active if "refused" not in out.graphs else active & (out.graphs["refused"] == 0.0)
-        out.graphs["age"] = state.graphs["age"] + moving  # a refused step is none
+        out.graphs["age"] = state.graphs["age"] + active
         return out
 
     def _step(self, problem: Objective, state: State, active: Tensor, late: Tensor | None) -> State:
@@ -93,10 +90,6 @@ class Newton(Solver[Objective]):
         The new state holds the step lengths ``t``."""
         graph, h = problem.graph, state.nodes["h"]
         linear = LinearSolver(self.linear)
-        if late is None and linear.is_direct(problem):
-            replayed = self._replay(problem, state, active)
-            if replayed is not None:
-                return replayed
         now = state.at or problem.evaluate(h)
         # Inexact Newton: the inner tolerance follows the residual, which keeps the convergence
         # quadratic, down to what the outer tolerance needs.
@@ -128,42 +121,3 @@ class Newton(Solver[Objective]):
         if blocks is None:
             return -gradient
         return -gradient / blocks.diagonal(dim1=1, dim2=2).mT
-
-    def _replay(self, problem: Objective, state: State, active: Tensor) -> State | None:
-        """A step from a recording; ``None`` where there is none or the search fails.
-
-        The recording tries two steps. A graph that refuses both stays where it is and goes on
-        searching in the next iteration, while the others move: of thousands of graphs one always
-        refuses, and a recording computes all of them however few are still searching.
-        """
-        relative = bool(self.tolerances(state.nodes["h"].dtype)[1])
-
-        def body(problem: Objective, h: Tensor, active: Tensor, t: Tensor) -> tuple[Tensor, ...]:
-            graph, now = problem.graph, problem.evaluate(h)
-            d = LinearSolver(self.linear).solve(now.hessian(), -now.gradient, 0.0).value
-            d = torch.where(graph.wide(active), d, 0.0)
-            slope = graph.dot(now.gradient, d)
-            for _ in range(2):
-                trial = h + graph.wide(t) * d
-                new = problem.evaluate(trial)
-                refused = active & ~accepted(new, now, graph, d, t, slope)
-                used, t = t, torch.where(refused, shortened(new, now, t, slope), t)
-            t = torch.where(refused, 0.25 * t, used)  # _first takes four times as much
-            out = [(graph.norm(new.gradient), graph.norm(now.gradient))]
-            if relative:
-                out.append((new.scale, now.scale))
-            moved = torch.where(graph.wide(refused), h, trial)
-            return (moved, refused, t, *(torch.where(refused, old, new) for new, old in out))
-
-        key = (Newton, self.linear, relative)
-        found = replay(key, body, problem, state.nodes["h"], active, self._first(state))
-        if found is None:
-            return None
-        h, refused, t, *measures = found
-        times = state.graphs.get("refused", torch.zeros_like(t))
-        times = torch.where(refused, times + 2.0, 0.0)
-        if bool((times >= self.max_backtracks).any()):
-            return None
-        names = ("residual", "scale")[: len(measures)]
-        graphs = dict(zip(names, measures, strict=True)) | {"t": t, "refused": times}
-        return State({"h": h}, graphs)

@@ -25,7 +25,6 @@ from torch import Tensor
 
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulation import Simulation
-from hogwild.executors.unrolled import synchronous
 from hogwild.graph import Graph
 from hogwild.rules import rule_for
 from hogwild.testing.problems import Affine, Quadratic, random_graph
@@ -52,6 +51,18 @@ def _undirected(sizes: list[int], seed: int) -> Graph:
     graph = random_graph(sizes, seed=seed)
     both = torch.cat([torch.stack([graph.src, graph.dst]), torch.stack([graph.dst, graph.src])], 1)
     return Graph.of(torch.unique(both, dim=1), graph.num_nodes, graph.batch)
+
+
+def synchronous(rule: Rule, graph: Graph, h: Tensor, updates: int) -> Tensor:
+    """The embeddings [R, k, N] after so many updates of all nodes, which begin at ``h`` [R, k, N].
+    A rule with letters needs a reverse edge for every edge."""
+    everyone = graph.everyone
+    letters = rule.begin(h, everyone.current(h))
+    for _ in range(updates):
+        inbox = everyone.current(rule.broadcast(h, everyone))
+        mail = None if letters is None else letters[..., graph.reverse]
+        h, letters = rule.update(h, inbox, mail, everyone)
+    return h
 
 
 @torch.no_grad()

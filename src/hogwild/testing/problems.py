@@ -160,10 +160,6 @@ class Quadratic(_Sized, Objective):
         degree = (g.in_degree + torch.bincount(g.src, minlength=g.num_nodes)).to(self.q.dtype)
         return self.q.abs().sum(-1).unsqueeze(-1) + 2.0 * self.coupling * degree
 
-    @property
-    def signature(self) -> tuple[object, ...]:
-        return (self.replicas, self.channels, self.coupling)
-
     def answer(self) -> Tensor:
         """The minimiser [R, k, N], from a dense linear system."""
         matrix = _columns(self.evaluate(self.b).hessian().apply, self.b)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hogwild.linalg import capture
-from hogwild.linalg.recording import postponed
+from hogwild.linalg.recording import NotRecorded, Replay, postponed
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
 from hogwild.models.layered import GCN
@@ -44,9 +43,8 @@ class Recorder:
 
     @staticmethod
     def applies(loop: Loop) -> bool:
-        """Whether steps of this run may be recorded: on a GPU, with batches that come again, a task
-        of the library (a loss of the user's own may do anything), and no schedules, which are
-        drawn anew for every step."""
+        """Whether steps of this run may be recorded: on a GPU, with batches that come again, and a
+        task of the library (a loss of the user's own may do anything)."""
         return (
             loop.shelf.device.type == "cuda"
             and not loop.reshuffles
@@ -70,15 +68,15 @@ class Recorder:
 
     def _recorded(self, taken: Taken, mask: Tensor) -> RecordedStep | None:
         model = self.loop.model
-        if model.kind is Kind.EXPLICIT and not isinstance(model, GCN):
-            return None  # GAT's layers drop self-loops, and wait for their number
+        if model.kind is Kind.EXPLICIT and type(model) is not GCN:
+            return None  # GAT's layers wait for the device; others may draw numbers in every step
         if model.kind is not Kind.EXPLICIT:
             paths = model.solver_path(inputs_of(model, taken.data))
             if not all(path.startswith("compiled") for path in paths):
                 return None
         try:
             return RecordedStep(self.loop, taken, mask)
-        except capture.NotRecorded as error:
+        except NotRecorded as error:
             warnings.warn(f"the training step is not recorded: {error}", stacklevel=4)
             return None
 
@@ -98,8 +96,8 @@ class RecordedStep:
         self.places = places(loop)
         self._replay = self._record()
 
-    def _record(self) -> capture.Replay:
-        return capture.Replay(self.body, self.mask.device, self._gradients)
+    def _record(self) -> Replay:
+        return Replay(self.body, self.mask.device, self._gradients)
 
     def __call__(self) -> Tensor | None:
         """Make the step. Returns the loss of every replica [R]; ``None`` if it must be repeated

@@ -12,7 +12,7 @@
 #include "dense.h"
 #include "locality.h"
 #include "soft.h"
-#include "symmetric.h"
+#include "factor.h"
 
 #ifndef HOG_DIGEST
 #define HOG_DIGEST ""
@@ -324,17 +324,24 @@ HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
     }
 }
 
-/// Solve A x = b for columns [columns, N]; `edge` [E] is what an edge adds to the entries of its ends.
-HOG_API int hog_symmetric(const void* plan, const double* diagonal, const double* edge,
-                          int64_t columns, const double* b, int64_t threads, double* x,
-                          int64_t* sound, char* why, int64_t why_size) {
+/// The factors of matrices with the blocks `diagonal` [R, k, k, N] and `off` [R, k, k, E]; they read the
+/// plan. nullptr and a reason where there is no memory.
+HOG_API void* hog_factor(const void* plan, int64_t k, int64_t replicas, const double* diagonal,
+                         const double* off, int64_t threads, char* why, int64_t why_size) {
     try {
-        solve_symmetric(*(const Plan*)plan, diagonal, edge, columns, b, threads, x, sound);
-        return 0;
+        return new Factor(*(const Plan*)plan, k, replicas, diagonal, off, threads);
     } catch (const std::exception& error) {
         explain(why, why_size, error.what());
-        return 1;
+        return nullptr;
     }
+}
+
+HOG_API void hog_factor_free(void* factor) { delete (Factor*)factor; }
+
+/// x = A^-1 b for right-hand sides [R, columns, k, N]; NaN where a matrix is not positive definite.
+HOG_API int hog_factor_solve(const void* factor, int64_t columns, const double* b, int64_t threads,
+                             double* x, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] { ((const Factor*)factor)->solve(columns, b, threads, x); });
 }
 
 /// Entries of `count` arrays side by side, by their numbers `index`, into the arrays `outs`; the entry
