@@ -9,25 +9,20 @@ holds. Epochs are chosen, and replicas are compared, under schedule 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from experiments.experiment import Work
-from experiments.record import Training
 from hogwild.errors import ConfigError, among
 from hogwild.executors.unrolled import asynchronous_embed
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models import GAT, GCN
 from hogwild.models.layered import LayeredGNN
-from hogwild.training import Result, train
-from hogwild.training.registry import Members, device_of, initial
-from hogwild.training.task import resolve
+from hogwild.training import Result
+from hogwild.training.registry import MODELS, Entry
 
 REPLICAS = 10
 """The largest number of replicas: a schedule takes as long as dozens of synchronous passes."""
@@ -54,7 +49,10 @@ class ScheduledGAT(Scheduled, GAT):
     """A GAT under schedules."""
 
 
-CLASSES: dict[str, Callable[..., LayeredGNN]] = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
+CLASSES = {"gcn": ScheduledGCN, "gat": ScheduledGAT}
+MODELS |= {
+    f"{name}-scheduled": Entry(cls, edges=MODELS[name].edges) for name, cls in CLASSES.items()
+}
 
 
 def trained(work: Work, column: str, model: str) -> Result:
@@ -67,24 +65,6 @@ def trained(work: Work, column: str, model: str) -> Result:
     if work.quick:
         (factor, every), epochs = config.decay, max(1, config.epochs // HASTE)
         config = replace(config, epochs=epochs, decay=(factor, max(1, every // HASTE)))
-    task = resolve(config.task, config.task_options)
-    seeds = Members.of(config, task, config.replicas, device_of(config)).seeds
-    plain = initial(config, task, seeds)
-    assert isinstance(plain, LayeredGNN)
-    options: dict[str, Any] = {} if plain.edge_dim is None else {"edge_dim": plain.edge_dim}
-    ensemble = CLASSES[model](
-        task.in_channels,
-        out_channels=task.out_channels,
-        pool=task.pool,
-        replicas=config.replicas,
-        **options,
-    )
-    ensemble.to(config.precision).load_state_dict(plain.state_dict())
-    folder = work.training(column, f"{model}-scheduled")
-    finished = (folder / "result.json").exists()
-    if not finished:
-        work.allow(folder)
-    options = {"folder": folder, "resume": True, "progress": work.progress}
-    with nullcontext() if finished else Training(folder, work.device) as watch:
-        result = train(config=config, model=ensemble, callback=watch, **options)
-    return replace(result, config=config, named=True)
+    name = f"{model}-scheduled"
+    result = work.fit(replace(config, model=name), work.training(column, name))
+    return replace(result, config=config)

@@ -12,12 +12,6 @@ from hogwild.errors import ConfigError
 from hogwild.files import require_writable, write_atomically
 
 
-def test_written_whole_in_a_new_folder(tmp_path):
-    path = write_atomically(tmp_path / "new" / "folder" / "file.txt", b"all of it")
-    assert path.read_bytes() == b"all of it"
-    assert [f.name for f in path.parent.iterdir()] == ["file.txt"]
-
-
 def test_what_was_there_stays_when_writing_fails(tmp_path, monkeypatch):
     path = write_atomically(tmp_path / "file", b"before")
 

@@ -28,20 +28,6 @@ def precision_by_threshold(score, y):
     return out
 
 
-def test_average_precision_by_hand():
-    """Scores 0.9 (+), 0.8 (−), 0.7 (+), 0.6 (−): ½ · 1 + ½ · ⅔ = ⅚."""
-    y = column(1, 0, 1, 0)
-    found = metrics.average_precision(column(0.9, 0.8, 0.7, 0.6), y, None)
-    assert float(found) == pytest.approx(5 / 6)
-
-
-def test_average_precision_with_ties_by_hand():
-    """0.9 (−), then 0.5 (+), 0.5 (−), 0.5 (+) together: all recall at precision 2/4."""
-    for y in ((0, 1, 0, 1), (0, 0, 1, 1), (0, 1, 1, 0)):
-        found = metrics.average_precision(column(0.9, 0.5, 0.5, 0.5), column(*y), None)
-        assert float(found) == pytest.approx(0.5)
-
-
 def test_average_precision_leaves_out_labels_without_both():
     score = torch.randn(4, 3, dtype=torch.float64)
     y = torch.tensor([[1, 0, 1], [0, 0, 1], [1, 0, 1], [0, 0, 1]]).double()
@@ -143,7 +129,7 @@ P = torch.tensor([[0.5, -1.0], [2.0, 3.0], [-1.0, -2.0]], **DOUBLE)
 )
 def test_by_hand(name, target, expected):
     metric = choose(name, None, P, target)
-    assert metric is METRICS[name]
+    assert metric is METRICS[name] is choose(metric, None, P, target)
     assert float(metric(P, target)) == pytest.approx(expected, rel=1e-15)
     stack = torch.stack([P, P + 100.0])
     each = metric(stack, target)
@@ -205,13 +191,3 @@ def test_bad_metrics():
         choose("f1", None, P, torch.zeros(3, 2))
     with pytest.raises(ConfigError, match="higher_is_better=True was given with metric='mse'"):
         choose("mse", True, P, torch.zeros(3, 2))
-
-
-def test_a_metric_keeps_its_direction():
-    """Accuracy as an object is what accuracy by name is, and not a function whose low is good."""
-    prediction, target = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
-    by_name = choose("accuracy", None, prediction, target)
-    assert choose(by_name, None, prediction, target) is by_name
-    assert by_name.higher_is_better
-    with pytest.raises(ConfigError, match="whose direction is known"):
-        choose(by_name, True, prediction, target)

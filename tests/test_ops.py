@@ -82,12 +82,6 @@ def test_shared_matrix_broadcasts_over_rows(path):
     torch.testing.assert_close(ops.mv(matrix, x), expected)
 
 
-def test_gather_equals_indexing():
-    x, index = torch.randn(2, 3, 5), torch.tensor([4, 0, 0, 2, 4, 1, 3])
-    assert torch.equal(ops.gather(x, index), x[..., index])
-    assert ops.gather(x, index[:0]).shape == (2, 3, 0)
-
-
 def test_scatter_equals_index_add():
     x, index = torch.randn(2, 3, 7, dtype=torch.float64), torch.tensor([4, 0, 0, 2, 4, 1, 4])
     expected = torch.zeros(2, 3, 6, dtype=torch.float64).index_add_(-1, index, x)

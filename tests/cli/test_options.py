@@ -12,7 +12,6 @@ from hogwild.cli.options import (
     Verb,
     argument,
     each,
-    flags,
     in_flags,
     option,
     parameters,
@@ -125,13 +124,6 @@ def test_what_is_wrong_is_said(words, says, capsys):
     assert said.startswith("usage: hogwild bake CAKE [options]\n")
 
 
-def test_an_argument_is_missing(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        parse(Bake, [], "hogwild bake")
-    assert stopped.value.code == 2
-    assert "the following arguments are required: CAKE" in capsys.readouterr().err
-
-
 def test_a_table_takes_keys_and_values():
     with pytest.raises(ConfigError, match="--tray-option 'depth'; expected KEY=VALUE"):
         read("--tray-option", "depth")
@@ -149,13 +141,6 @@ def test_help():
         "100 % air; default: true", "minutes --quick", "less of everything --",
     ):  # fmt: skip
         assert words in flat
-
-
-def test_flags_of_fields():
-    assert flags(Bake)["rising_time"] == "--rising-time"
-    assert flags(Bake)["tray_options"] == "--tray-option"
-    assert "cake" not in flags(Bake)
-    assert "settings" not in flags(Bake)
 
 
 @pytest.mark.parametrize(

@@ -233,15 +233,6 @@ def test_robustness(printed, text):
     assert "--rule" not in said  # no other rule helps
 
 
-def test_metric(printed):
-    accuracy, error = (
-        printed("robustness", "--runs", "1", "--tol", "1e-2", "--metric", metric)[1]["synchronous"]
-        for metric in ("accuracy", "error")
-    )
-    assert accuracy == pytest.approx(1.0 - error)
-    assert printed("robustness", "--runs", "1", "--tol", "1e-2")[1]["synchronous"] == accuracy
-
-
 def test_deadlines_and_other_rules(printed, text):
     code, found = printed("robustness", "--compare", "all", "--runs", "2")
     assert code == 0
@@ -330,20 +321,6 @@ def test_certify(printed, text):
     said = text(0, "certify")
     assert "messages are observed to converge" in said
     assert "--rule gradient --step certified is proved" in said  # to be pasted
-
-
-def test_certify_prints_rule_step_and_impairments(printed):
-    where = ("certify", "--stagger", "3", "--delay", "1")
-    found = printed(*where, "--impair", "crashes", "--impair", "loss=0.3")[1]
-    assert (found["rule"], found["stagger"], found["delay"]) == ("messages", 3, 1)
-    assert [text.partition("(")[0] for text in found["impairments"]] == ["Crashes", "BernoulliLoss"]
-    found = printed(*where, "--step", "1e-9")[1]
-    assert (found["rule"], found["impairments"]) == ("gradient", [])
-    assert printed("certify", "--impair", "loss=0.3")[1]["guaranteed"] is False
-    bounded = ["--impair", "loss=0.3,burst=2", "--step", "1e-9"]
-    code, found = printed("certify", *bounded)
-    assert code == 0
-    assert found["guaranteed"] is True
 
 
 # -- track -----------------------------------------------------------------------------------------

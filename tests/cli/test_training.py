@@ -107,39 +107,18 @@ def test_a_function_that_returns_graphs(tmp_path, capsys):
     assert "gcn on own data" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["0.9", "(0.9; 500)", "(2, 500)", "(0.9, 0.5)", "()"])
-def test_decay_that_is_none(text, tmp_path, capsys):
-    assert train(tmp_path, SOURCE, "--decay", text) == 2
-    assert "expected (factor, every)" in complaint(capsys)
-
-
-def test_train_leaves_a_folder(trained):
-    names = {p.name for p in Path(trained).iterdir()}
-    assert {"config.json", "metrics.jsonl", "result.json", "model", "state"} <= names
-    config = json.loads((Path(trained) / "config.json").read_text())
-    assert config["task_options"] == {"length": 3}
-    assert config["lr"] == 0.02
-    assert [line["epoch"] for line in log.read(Path(trained) / "metrics.jsonl")] == [0, 10, 20, 29]
-
-
 def test_config_file_and_flags(tmp_path, capsys):
     path = tmp_path / "run.toml"
-    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 9\n[task_options]\nlength = 4\n")
+    given = f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 9\nbatch_size = 1\npatience = 3\n"
+    path.write_text(f"{given}[task_options]\nlength = 4\n")
     folder = tmp_path / "run"
-    assert main(["train", "--config", str(path), "--epochs", "2", "--folder", str(folder)]) == 0
+    flags = ["--epochs", "2", "--batch-size", "none", "--folder", str(folder)]
+    assert main(["train", "--config", str(path), *flags]) == 0
     config = json.loads((folder / "config.json").read_text())
     assert (config["model"], config["epochs"]) == ("gcn", 2)
+    assert (config["batch_size"], config["patience"]) == (None, 3)
     assert config["task_options"] == {"length": 4}
     assert "gcn on tiny chains" in capsys.readouterr().out
-
-
-def test_none_on_the_command_line_is_a_value(tmp_path, capsys):
-    path, folder = tmp_path / "run.toml", tmp_path / "run"
-    path.write_text(f"task = '{TASK}'\nmodel = 'gcn'\nepochs = 1\nbatch_size = 1\npatience = 3\n")
-    call = ["train", "--config", str(path), "--batch-size", "none", "--folder", str(folder)]
-    assert main(call) == 0
-    config = json.loads((folder / "config.json").read_text())
-    assert (config["batch_size"], config["patience"]) == (None, 3)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +129,7 @@ def test_none_on_the_command_line_is_a_value(tmp_path, capsys):
         (["train", TASK, "--weight-decay", "-1"], "--weight-decay -1; expected a nonnegative"),
         (["train", "chains", "--task-option", "length=0"], "--task-option length=0; expected"),
         (["train", "sums", "--task-option", "seed=3", "--seed", "-1"], ": seed=-1;"),
+        (["train", TASK, "--decay", "(0.9; 500)"], "expected (factor, every)"),
         (["train", "chains", "--folds", "3"], "--folds 3, --validation False were asked"),
         (["train", TASK, "--model-option", "hidden"], "expected KEY=VALUE"),
         (["train", TASK, "--task-option", "lenth=3"], "lenth"),

@@ -83,12 +83,6 @@ def test_the_model_takes_the_graphs_it_was_trained_on(model, width, dtype, recwa
     )
 
 
-def test_one_model_object():
-    result = train(classes(), model="gcn", epochs=1)
-    assert result.model is result.model
-    assert result.replica(0) is not result.replica(0)
-
-
 def test_a_given_model_takes_its_input_width_from_the_graphs():
     model = SoftEnergyGNN(-1, out_channels=3, hidden_channels=4, pool="attention", dropout=0.1)
     result = train(classes(12), model, epochs=1, standardize=False)
@@ -313,12 +307,6 @@ def test_a_run_does_not_go_on_with_other_graphs(tmp_path):
         with pytest.raises(CheckpointError, match=r"on other data: {'graphs': 6, 'nodes': 24"):
             train(others, **{**options, "epochs": 3})
     assert train(classes(), **{**options, "epochs": 3}).config.epochs == 3
-
-
-def test_validation_graphs_are_held_out_anyway():
-    graphs = classes()
-    asked = train(graphs, model="gcn", epochs=2, validation=True)
-    assert asked.as_dict() == train(graphs, model="gcn", epochs=2).as_dict()
 
 
 def test_options_that_do_not_apply():

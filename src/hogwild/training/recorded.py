@@ -43,9 +43,8 @@ class Recorder:
 
     @staticmethod
     def applies(loop: Loop) -> bool:
-        """Whether steps of this run may be recorded: on a GPU, with batches that come again, a task
-        of the library (a loss of the user's own may do anything), and no schedules, which are
-        drawn anew for every step."""
+        """Whether steps of this run may be recorded: on a GPU, with batches that come again, and a
+        task of the library (a loss of the user's own may do anything)."""
         return (
             loop.shelf.device.type == "cuda"
             and not loop.reshuffles
@@ -69,8 +68,8 @@ class Recorder:
 
     def _recorded(self, taken: Taken, mask: Tensor) -> RecordedStep | None:
         model = self.loop.model
-        if model.kind is Kind.EXPLICIT and not isinstance(model, GCN):
-            return None  # GAT's layers drop self-loops, and wait for their number
+        if model.kind is Kind.EXPLICIT and type(model) is not GCN:
+            return None  # GAT's layers wait for the device; others may draw numbers in every step
         if model.kind is not Kind.EXPLICIT:
             paths = model.solver_path(inputs_of(model, taken.data))
             if not all(path.startswith("compiled") for path in paths):
