@@ -25,7 +25,7 @@ serve: $(VENV)/.stamp-web ## a page on which one watches nodes compute (hogwild 
 test: $(VENV)/.stamp-test ## run the quick tests (PYTEST_ARGS="-k solver -x" to choose)
 	$(BIN)/python -m pytest -n auto --dist loadfile $(PYTEST_ARGS)
 
-test-all: $(VENV)/.stamp-test $(VENV)/.stamp-docs $(VENV)/.stamp-rerun ## run all tests, the slow ones too
+test-all: $(VENV)/.stamp-test $(VENV)/.stamp-docs ## run all tests, the slow ones too
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow" $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp-lint ## check style, formatting and types; changes nothing

@@ -33,6 +33,7 @@ import torch
 from harness import Record, apart, limit_threads, parser
 from rivals import build, training_step
 from tasks import TASKS, rgg
+from torch_geometric.transforms import ToUndirected
 from training_step import CELLS, SIZES
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
@@ -55,7 +56,7 @@ def make(nodes: int, folder: Path) -> None:
         if not place:
             raise SystemExit("set HOGWILD_DATA to the folder that holds roadnet")
         path = Path(place) / "roadnet" / "world_highways.npz"
-        whole = open_graph(path, undirected=True, names={"latlon": "pos"})
+        whole = ToUndirected()(open_graph(path, names={"latlon": "pos"}))
         x = np.random.default_rng(0).standard_normal((whole.num_nodes, 2))
         edges = whole.edge_index.numpy()
     np.save(folder / "x.npy", x)

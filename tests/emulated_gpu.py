@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from hogwild.kernels import cuda
+from hogwild.engines import cuda
 from hogwild.kernels.build import SOURCE, compiler
 
 THREADS = 64

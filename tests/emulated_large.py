@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from emulated_gpu import THREADS, arguments_of, compiled
 
-from hogwild.kernels import cuda, large
+from hogwild.engines import cuda, large
 from hogwild.kernels.build import SOURCE
 
 LAUNCHERS = """

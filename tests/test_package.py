@@ -127,9 +127,9 @@ def test_the_library_does_not_import_the_experiments(name):
 
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
-    "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "linalg",
-    "kernels", "problems", "solvers", "models", "tasks", "asynchrony", "rules", "executors",
-    "analysis", "plots", "training", "cluster", "demo", "web", "testing", "api", "cli",
+    "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "kernels",
+    "linalg", "engines", "problems", "solvers", "models", "tasks", "asynchrony", "rules",
+    "executors", "analysis", "plots", "training", "cluster", "demo", "web", "testing", "api", "cli",
 ]  # fmt: skip
 
 

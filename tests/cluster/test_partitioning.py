@@ -13,17 +13,16 @@ from hogwild.cluster.cutting import METHODS, Partition, partition
 from hogwild.errors import ConfigError
 
 
-def graph(ends, nodes, **fields):
-    return Inputs(torch.ones(nodes, 1), torch.from_numpy(ends).contiguous(), nodes=fields)
+def graph(ends, nodes):
+    return Inputs(torch.ones(nodes, 1), torch.from_numpy(ends).contiguous())
 
 
 def lattice(side):
     node = np.arange(side * side).reshape(side, side)
     pairs = [(node[:, 1:], node[:, :-1]), (node[1:], node[:-1])]
     ends = np.concatenate([np.stack([a.ravel(), b.ravel()]) for a, b in pairs], 1)
-    pos = np.stack(np.unravel_index(np.arange(side * side), (side, side)), 1)
     ends = np.concatenate([ends, ends[::-1]], 1)
-    return graph(ends, side * side, pos=torch.from_numpy(pos))
+    return graph(ends, side * side)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -62,8 +61,7 @@ def test_without_metis(monkeypatch):
     monkeypatch.setattr("hogwild.cluster.cutting.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "pymetis", None)
     whole = lattice(10)
-    assert partition(whole, 4).method == "coordinates"
-    assert partition(Inputs(whole.x, whole.edge_index), 4).method == "search"
+    assert partition(whole, 4).method == "search"
     with pytest.raises(ConfigError, match="needs pymetis: pip install"):
         partition(whole, 4, method="metis")
 
@@ -74,5 +72,3 @@ def test_bad_options_are_refused():
         partition(whole, 2, method="magic")
     with pytest.raises(ConfigError, match="num_parts=0"):
         partition(whole, 0)
-    with pytest.raises(ConfigError, match="has no positions"):
-        partition(Inputs(whole.x, whole.edge_index), 2, method="coordinates")

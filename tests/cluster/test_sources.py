@@ -32,20 +32,16 @@ def write_parquet(path):
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
 def test_tables(kind, tmp_path):
-    path, nodes = tmp_path / f"edges.{kind}", tmp_path / "nodes.csv"
+    path = tmp_path / f"edges.{kind}"
     if kind == "parquet":
         write_parquet(path)
     else:
         write_table(path, separator="," if kind == "csv" else "\t")
-    rows = [",".join(map(str, [*x, i % 2, i % 3])) for i, x in enumerate(X)]
-    nodes.write_text("\n".join(["p,q,r,train_mask,y", *rows]))
-    whole = open_graph(path, nodes=nodes)
+    whole = open_graph(path)
     assert np.array_equal(whole.edge_index, EDGES)
     assert np.array_equal(whole.edge_weight, WEIGHT)
     assert np.array_equal(whole.edge_attr, ATTR)
-    assert np.array_equal(whole.x, X)
-    assert whole.nodes["train_mask"].tolist() == [False, True, False, True, False]
-    assert whole.nodes["y"].tolist() == [0, 1, 2, 0, 1]
+    assert np.array_equal(whole.x, np.ones((5, 1)))
 
 
 @pytest.mark.parametrize("suffix", ["txt", "edges"])
@@ -79,19 +75,19 @@ def test_npz_and_folders(tmp_path):
         assert np.array_equal(whole.x, X)
         assert np.array_equal(whole.edge_attr, ATTR)
         assert np.array_equal(whole.edge_weight, WEIGHT)
-        assert np.array_equal(whole.nodes["pos"], X[:, :2])
+        assert np.array_equal(whole.pos, X[:, :2])
 
 
-def test_names_and_both_directions(tmp_path):
+def test_other_names(tmp_path):
     """As a road network has them: one row a road, and positions of the junctions."""
     src, dst, km = np.array([0, 1, 2]), np.array([1, 2, 2]), np.array([5.0, 7.0, 1.0])
     np.savez(tmp_path / "r.npz", src=src, dst=dst, km=km, latlon=np.ones((6, 2)))
     names = {"latlon": "pos", "km": "edge_weight"}
-    whole = open_graph(tmp_path / "r.npz", undirected=True, names=names)
+    whole = open_graph(tmp_path / "r.npz", names=names)
     assert whole.num_nodes == 6
     found = sorted(zip(*whole.edge_index.tolist(), whole.edge_weight.tolist(), strict=True))
-    assert found == [(0, 1, 5.0), (1, 0, 5.0), (1, 2, 7.0), (2, 1, 7.0), (2, 2, 1.0)]
-    assert whole.nodes["pos"].shape == (6, 2)
+    assert found == [(0, 1, 5.0), (1, 2, 7.0), (2, 2, 1.0)]
+    assert whole.pos.shape == (6, 2)
 
 
 def test_pyg_data(tmp_path):
@@ -126,10 +122,6 @@ def test_bad_files_are_named(tmp_path):
     np.savez(tmp_path / "b.npz", x=X)
     with pytest.raises(DataError, match="expected edge_index, or the ends"):
         open_graph(tmp_path / "b.npz")
-    (tmp_path / "e.txt").write_text("0 9\n")
-    np.save(tmp_path / "x.npy", X)
-    with pytest.raises(DataError, match="has 5 rows, and the edges name nodes up to 9"):
-        open_graph(tmp_path / "e.txt", nodes=tmp_path / "x.npy")
     np.savez(tmp_path / "c.npz", edge_index=EDGES, x=np.full((5, 1), "a"))
     with pytest.raises(FeatureError, match="x holds <U1; expected numbers"):
         open_graph(tmp_path / "c.npz")
@@ -146,4 +138,4 @@ def test_the_former_name_of_a_graph_in_arrays_still_works():
     with pytest.warns(DeprecationWarning, match=r"Whole is gone; give a Data or hogwild\.Inputs"):
         found = cluster.Whole(EDGES, X, ATTR, WEIGHT, {"y": np.arange(5)})
     assert np.array_equal(found.edge_attr, ATTR)
-    assert found.nodes["y"].tolist() == [0, 1, 2, 3, 4]
+    assert found.y.tolist() == [0, 1, 2, 3, 4]

@@ -62,10 +62,9 @@ def test_page_has_every_section_and_is_whole(page):
         "Error against delay, stagger and loss",
         "One node under many schedules",
         "Error by deadline",
-        "How the energy GNN converges",
         "What to try next",
     ]
-    assert len(found.pictures) == 6
+    assert len(found.pictures) == 4
     assert "<h1>Graph neural networks, in step and out of step</h1>" in text  # not one a row
     assert f"3 trained models (GCN, GAT, energy GNN) in {len(ROWS)} rows" in text
     for picture in found.pictures:
@@ -135,11 +134,10 @@ def test_a_seed_gives_the_same_numbers(page):
 
 
 def test_progress(page):
-    _, found, lines = page
-    steps = len(MODELS) + len(ROWS) + 1
+    lines = page[2]
+    steps = len(MODELS) + len(ROWS)
     begun = [line[:5].rstrip("]") for line in lines if line.startswith("[")]
     assert begun == [f"[{i}/{steps}"[:5] for i in range(1, steps + 1)]
-    assert list(found.convergence) == ["S=1, D=0", "S=5, D=2", "S=5, D=2, 30% lost"]
 
 
 @pytest.mark.parametrize("seed", [0, 7])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.kernels import build, cuda, large
+from hogwild.engines import cuda, large
+from hogwild.kernels import build
 from hogwild.kernels.build import SOURCE
 
 ROOT = Path(__file__).parents[2]

@@ -24,10 +24,10 @@ from kernel_cases import (
 
 import hogwild
 from hogwild import Inputs
-from hogwild.kernels import chunks
-from hogwild.kernels import energy as compiled
-from hogwild.kernels.chunks import ChunkedEnergyKernel, order_of
-from hogwild.kernels.energy import EnergyKernel
+from hogwild.engines import chunks
+from hogwild.engines import energy as compiled
+from hogwild.engines.chunks import ChunkedEnergyKernel, order_of
+from hogwild.engines.energy import EnergyKernel
 from hogwild.kernels.native import library
 from hogwild.linalg.solution import Status
 from hogwild.models import energy

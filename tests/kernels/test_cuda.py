@@ -8,7 +8,7 @@ from emulated_gpu import EmulatedKernel
 from torch_geometric.data import Batch, Data
 
 from hogwild import EnergyConv, Inputs
-from hogwild.kernels import cuda
+from hogwild.engines import cuda
 from hogwild.kernels.native import library
 from hogwild.models import energy
 from hogwild.solvers import Newton

@@ -19,10 +19,10 @@ from kernel_cases import (
 )
 
 from hogwild import EnergyConv, EnergyGNN, Inputs
+from hogwild.engines.energy import EnergyKernel, Sizes
+from hogwild.engines.posing import Design, Tensors
 from hogwild.errors import FeatureError
-from hogwild.kernels.energy import EnergyKernel, Sizes
 from hogwild.kernels.native import library
-from hogwild.kernels.posing import Design, Tensors
 from hogwild.solvers import Newton
 
 pytestmark = needs_library

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import TIGHT, layer, layers, needs_library, odd_graph
 
-from hogwild.kernels.energy import EnergyKernel
+from hogwild.engines.energy import EnergyKernel
 from hogwild.problems.pinned import PinnedObjective
 from hogwild.solvers.loop import solve
 

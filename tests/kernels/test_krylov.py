@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import assert_alike, layer, layers, needs_library, odd_graph, solved
 
-import hogwild.kernels.energy as compiled
+import hogwild.engines.energy as compiled
 from hogwild.graph.inputs import Inputs
 from hogwild.solvers import Newton
 

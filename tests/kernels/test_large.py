@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
 
 from hogwild import Inputs
-from hogwild.kernels import cuda, large
+from hogwild.engines import cuda, large
 from hogwild.kernels.native import library
 from hogwild.linalg.recording import Replay
 from hogwild.linalg.solution import Status

@@ -9,8 +9,8 @@ from helpers import DOUBLE
 from kernel_cases import layer, needs_library, odd_graph
 from torch.nn.utils import prune
 
+from hogwild.engines import posing
 from hogwild.errors import FeatureError
-from hogwild.kernels import posing
 
 pytestmark = needs_library
 OPTIONS = {

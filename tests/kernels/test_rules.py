@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
+from hogwild.engines.rules import RuleKernel, by_receiver, kernel_of
 from hogwild.errors import UnsupportedError
 from hogwild.kernels.native import library
-from hogwild.kernels.rules import RuleKernel, by_receiver, kernel_of
 from hogwild.models import EnergyConv
 from hogwild.nn.activations import Activation
 from hogwild.rules import gradient_rule, message_rule

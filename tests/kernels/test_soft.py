@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import Inputs
-from hogwild.kernels import soft as rows_module
-from hogwild.kernels import soft_cuda
+from hogwild.engines import soft as rows_module
+from hogwild.engines import soft_cuda
+from hogwild.engines.soft import chebyshev_steps, momentum_steps
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
-from hogwild.kernels.soft import chebyshev_steps, momentum_steps
 from hogwild.linalg.krylov import System, cg
 from hogwild.linalg.recording import Replay
 from hogwild.models import SoftEnergyConv

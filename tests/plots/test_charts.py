@@ -30,7 +30,7 @@ def test_convergence(tmp_path):
         EnergyGNN(1, out_channels=1, beta=1.0).double(),
         GCN(1, out_channels=1, act="tanh").double(),
     )
-    run = simulate(energy, data, runs=3, history=5, record=True)
+    run = simulate(energy, data, runs=3, history=5)
     figure = plots.convergence(run, tmp_path / "one.png")
     assert looks_like_a_picture(tmp_path / "one.png")
     (ax,) = figure.axes
@@ -42,22 +42,8 @@ def test_convergence(tmp_path):
     assert [text.get_text() for text in both.axes[0].get_legend().texts] == ["energy", "GCN"]
     with pytest.raises(ConfigError, match="no history"):
         plots.convergence(simulate(gcn, data))
-    with pytest.raises(ConfigError, match="needs simulate"):
-        plots.convergence(simulate(gcn, data, history=1), x="updates")
-    with pytest.raises(ConfigError, match="x='seconds'"):
-        plots.convergence(run, x="seconds")
-
-
-def test_convergence_over_updates():
-    """At the end of the axis stands the mean of the updates counted by the simulation."""
-    data, model = example(grid(2, 3), 6), EnergyGNN(1, out_channels=1, beta=1.0).double()
-    run = simulate(model, data, runs=2, history=1, record=True)
-    (ax,) = plots.convergence(run, x="updates").axes
-    for number, line in enumerate(ax.lines):
-        expected = float(run.updates[number].double().mean())
-        assert line.get_xdata()[-1] == pytest.approx(expected, rel=1e-12)
-    many = simulate(model, data, runs=25, history=5, record=True, ticks=20)
-    (ax,) = plots.convergence(many, x="updates").axes
+    many = simulate(energy, data, runs=25, history=5, ticks=20)
+    (ax,) = plots.convergence(many).axes
     assert len(ax.lines) == 1
     middle = many.history[:, :, 0].quantile(0.5, dim=1)
     assert np.allclose(ax.lines[0].get_ydata(), middle, rtol=1e-12)

@@ -1,7 +1,5 @@
 """Pictures of tracked runs."""
 
-import builtins
-
 import pytest
 import torch
 from motion import joining, ring
@@ -67,25 +65,3 @@ def test_animations_need_positions_and_a_gif(seen, tmp_path):
     without = track(GSDGNN(3, out_channels=1).double(), joining())
     with pytest.raises(ConfigError, match="the scenario has no positions"):
         without.animate(tmp_path / "run.gif")
-
-
-def test_a_recording_for_rerun(seen, tmp_path):
-    pytest.importorskip("rerun", reason="rerun-sdk is missing: pip install hogwild-gnn[rerun]")
-    seen.log(tmp_path / "run.rrd")
-    assert (tmp_path / "run.rrd").read_bytes()[:3] == b"RRF"
-    with pytest.raises(ConfigError, match=r"does not end in \.rrd"):
-        seen.log(tmp_path / "run.txt")
-
-
-def test_rerun_is_an_extra(seen, monkeypatch):
-    real = builtins.__import__
-
-    def missing(name, *rest):
-        if name == "rerun":
-            raise ImportError(name)
-        return real(name, *rest)
-
-    monkeypatch.setitem(__import__("sys").modules, "rerun", None)
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ImportError, match=r"pip install 'hogwild-gnn\[rerun\]'"):
-        seen.log("run.rrd")

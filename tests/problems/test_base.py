@@ -12,8 +12,8 @@ from torch_geometric.data import Data
 
 from experiments.maximum import MaxGNN
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs, ScarselliGNN
+from hogwild.engines.energy import EnergyKernel
 from hogwild.graph import Star
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
 from hogwild.ops import gather
 from hogwild.testing.problems import Affine, random_graph

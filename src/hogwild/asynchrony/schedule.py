@@ -33,10 +33,10 @@ from torch import Tensor
 
 from hogwild.asynchrony.impairments import Impairment, Memory, Moment, check_impairments
 from hogwild.asynchrony.seeding import Streams
+from hogwild.engines.ticks import Clock
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import library
-from hogwild.kernels.ticks import Clock
 from hogwild_node.rules.base import Kept
 
 

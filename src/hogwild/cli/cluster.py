@@ -38,9 +38,7 @@ class Cluster(Trained):
     cpus: float = taken(INFER, "cpus", WORKERS)
     gpus: float = taken(INFER, "gpus", WORKERS)
     restarts: int = taken(INFER, "restarts", WORKERS)
-    partition: str = taken(
-        INFER, "partition", WORKERS, choices=("auto", "metis", "coordinates", "search")
-    )
+    partition: str = taken(INFER, "partition", WORKERS, choices=("auto", "metis", "search"))
     overlap: int = taken(INFER, "overlap", WORKERS, default=8)
     barriers: bool = taken(INFER, "barriers", WORKERS)
     tol: float = taken(INFER, "tol", RUNS)
@@ -87,11 +85,11 @@ class Cluster(Trained):
 def _map(graph: Any, seen: Any, path: str) -> str:
     from hogwild.plots.cluster import graph_map
 
-    pos = getattr(graph, "nodes", {}).get("pos")  # a graph in parts has none at hand
+    pos = getattr(graph, "pos", None)  # a graph in parts has none at hand
     if pos is None or seen.part is None:
         raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
-    edges = getattr(graph, "edge_index", None)
-    graph_map(pos, seen.part, path, title=f"{seen.workers} parts", edge_index=edges)
+    title = f"{seen.workers} parts"
+    graph_map(pos, seen.part, path, title=title, edge_index=graph.edge_index)
     return path
 
 

@@ -76,7 +76,7 @@ class Trained(Finished):
 
     def chosen(self) -> Chosen:
         """The chosen replica on the CPU. Files that could not be written are refused first."""
-        for name in ("plot", "map", "record", "animate", "rerun"):
+        for name in ("plot", "map", "record", "animate"):
             check_file(name, getattr(self, name, None))
         result = self.load()
         r = result.best if self.replica is None else self.replica

@@ -403,7 +403,7 @@ class Track(Timing, Ruled):
       hogwild track runs/chains --scenario partition --plot errors.png
       hogwild track runs/chains --scenario join-leave --lease 20 --impair loss=0.3
       hogwild track runs/gcn --restart 30 --json
-      hogwild track runs/source --animate run.gif --rerun run.rrd
+      hogwild track runs/source --animate run.gif
     """
 
     scenario: str | None = option(
@@ -425,9 +425,6 @@ class Track(Timing, Ruled):
     animate: str | None = option(
         None, "draw the run as a GIF to this file; needs positions", group=FILES, metavar="FILE"
     )
-    rerun: str | None = option(
-        None, "log the run to this file for Rerun (.rrd)", group=FILES, metavar="FILE"
-    )
 
     def run(self) -> Outcome:
         """Call :func:`hogwild.track`."""
@@ -440,8 +437,6 @@ class Track(Timing, Ruled):
         seen.advice = in_flags(seen.advice, self)
         if self.animate is not None:
             seen.animate(self.animate)
-        if self.rerun is not None:
-            seen.log(self.rerun)
         data = {
             "model": found.name,
             "scenario": repr(scenario),

@@ -1,7 +1,6 @@
 r"""Cuts a graph: which part owns which node, and what a part holds of the rest.
 
 ``"metis"``        METIS, through ``pymetis``: the fewest cut edges.
-``"coordinates"``  Recursive bisection along the longer axis, for graphs with positions.
 ``"search"``       Recursive bisection of the order in which a breadth-first search finds the nodes.
 
 The *rings* of a part are the nodes of other parts by their distance from the part: ring 1 holds the
@@ -14,7 +13,7 @@ part holds one ring for every hop that its problem needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any
@@ -33,7 +32,7 @@ from hogwild.graph.inputs import Inputs
 
 Array = npt.NDArray[Any]
 
-METHODS = ("auto", "metis", "coordinates", "search")
+METHODS = ("auto", "metis", "search")
 METIS_EDGES = 100_000_000
 """Most edges for which ``"auto"`` takes METIS, which needs about 75 bytes for each of them."""
 OVERLAP = 8
@@ -108,10 +107,10 @@ def partition(
     """Cut a graph into parts of about equal size with few edges between them.
 
     Args:
-        graph: The graph. Bisection along coordinates reads its field ``pos``, [N, d].
+        graph: The graph.
         num_parts: P. With more parts than nodes some parts are empty.
         method: One of the module's methods. ``"auto"`` takes METIS if ``pymetis`` is installed and
-            the graph is not too large for it, else coordinates if the graph has them.
+            the graph is not too large for it.
         seed: Seed of METIS.
     """
     found = whole(graph)
@@ -119,16 +118,11 @@ def partition(
     require_positive("num_parts", num_parts)
     if method not in METHODS:
         raise ConfigError(f"method={method!r}; expected one of {METHODS}")
-    has_positions, has_metis = "pos" in found.nodes, find_spec("pymetis") is not None
+    has_metis = find_spec("pymetis") is not None
     small = n < 8 * num_parts  # METIS leaves parts empty, or fails
     if method == "auto":
         fits = has_metis and not small and edges <= METIS_EDGES
-        method = "metis" if fits else "coordinates" if has_positions else "search"
-    elif method == "coordinates" and not has_positions:
-        raise ConfigError(
-            "method='coordinates' was given, but the graph has no positions; expected a field pos "
-            "[N, d], or another method"
-        )
+        method = "metis" if fits else "search"
     elif method == "metis" and not has_metis:
         raise ConfigError(
             "method='metis' needs pymetis: pip install 'hogwild-gnn[cluster]', or use another "
@@ -138,12 +132,8 @@ def partition(
         part = np.zeros(n, dtype=np.int32)
     elif method == "metis":
         part = _metis(found, num_parts, seed)
-    elif method == "coordinates":
-        pos = found.nodes["pos"].detach().double().reshape(n, -1).numpy()
-        part = _bisect(n, num_parts, lambda nodes: _along(pos[nodes]))
     else:
-        joined = _adjacency(found)
-        part = _bisect(n, num_parts, lambda nodes: _search(joined[nodes][:, nodes]))
+        part = _bisect(_adjacency(found), num_parts)
     return Partition.of(found, part, num_parts, method)
 
 
@@ -168,10 +158,11 @@ def _metis(graph: Inputs, num_parts: int, seed: int) -> Array:
     return np.asarray(part, dtype=np.int32)
 
 
-def _bisect(size: int, num_parts: int, order: Callable[[Array], Array]) -> Array:
-    """Sort the nodes by ``order``, cut them in two shares, and treat both shares likewise."""
-    part = np.zeros(size, dtype=np.int32)
-    todo = [(np.arange(size), 0, num_parts)]
+def _bisect(joined: csr_matrix, num_parts: int) -> Array:
+    """Sort the nodes by a breadth-first search from the rim (Cuthill & McKee), cut them in two
+    shares, and treat both shares likewise."""
+    part = np.zeros(joined.shape[0], dtype=np.int32)
+    todo = [(np.arange(len(part)), 0, num_parts)]
     while todo:
         nodes, first, count = todo.pop()
         if count == 1 or not len(nodes):
@@ -179,22 +170,10 @@ def _bisect(size: int, num_parts: int, order: Callable[[Array], Array]) -> Array
             continue
         left = count // 2
         cut = -(-len(nodes) * left // count)  # rounded up
-        sort = order(nodes)
+        sort = reverse_cuthill_mckee(joined[nodes][:, nodes], symmetric_mode=True)
         todo.append((np.sort(nodes[sort[:cut]]), first, left))
         todo.append((np.sort(nodes[sort[cut:]]), first + left, count - left))
     return part
-
-
-def _along(pos: Array) -> Array:
-    """The order along the axis in which the positions [n, d] extend farthest."""
-    axis = int(np.argmax(np.ptp(pos, axis=0)))
-    return np.argsort(pos[:, axis], kind="stable")
-
-
-def _search(joined: csr_matrix) -> Array:
-    """The order of a breadth-first search from the rim (Cuthill & McKee)."""
-    found: Array = reverse_cuthill_mckee(joined, symmetric_mode=True)
-    return found
 
 
 # -- what a part holds -----------------------------------------------------------------------------

@@ -22,11 +22,11 @@ from hogwild.cluster.cutting import Part
 from hogwild.cluster.store import Store
 from hogwild.cluster.work import Links, Measure, Solve, Work
 from hogwild.cluster.worker import Worker
+from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.kernels.native import library
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.models.gnn import ConvGNN

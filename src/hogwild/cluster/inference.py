@@ -195,7 +195,7 @@ def infer(
         folder: Where the parts, their checkpoints and their answers are kept. All nodes of a
             cluster must see it. A run in the same folder continues an interrupted one. By default
             a temporary folder.
-        partition: How the graph is cut: ``"auto"``, ``"metis"``, ``"coordinates"``, ``"search"``.
+        partition: How the graph is cut: ``"auto"``, ``"metis"``, ``"search"``.
         address: Address of a running cluster of Ray; by default Ray starts on this machine.
         cpus: CPUs that Ray reserves for each worker.
         gpus: GPUs that Ray reserves for each worker; with one or more, workers compute on them.

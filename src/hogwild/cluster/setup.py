@@ -157,7 +157,7 @@ def save_model(model: ConvGNN, folder: Path) -> Path:
     return write_atomically(folder / "model.pt", file.getvalue())
 
 
-def opened(path: str | Path) -> Inputs | Store:
+def opened(path: str | Path) -> Data | Store:
     """The graph in a file, or the parts in a folder."""
     return Store.open(path) if (Path(path) / "index.json").is_file() else open_graph(path)
 

@@ -13,8 +13,7 @@ a folder              the same arrays, as ``.npy`` files, which are memory-mappe
 ====================  ===========================================================================
 
 The columns of a table of edges are the sender, the receiver (``src`` and ``dst``, ``source`` and
-``target``, or the first two), ``edge_weight`` or ``weight``, and edge features. A second table may
-hold node features, row i those of node i.
+``target``, or the first two), ``edge_weight`` or ``weight``, and edge features.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import pickle
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -36,7 +34,6 @@ from torch_geometric.data.storage import GlobalStorage
 
 from hogwild.cluster.cutting import Array, whole
 from hogwild.errors import ConfigError, DataError, FeatureError
-from hogwild.graph.inputs import Inputs
 
 Table = dict[str, Array]
 
@@ -48,23 +45,13 @@ PYG = (DataEdgeAttr, DataTensorAttr, GlobalStorage)
 TABLES = (".parquet", ".csv", ".tsv", ".txt", ".edges")
 
 
-def open_graph(
-    path: str | Path,
-    *,
-    nodes: str | Path | None = None,
-    undirected: bool = False,
-    names: Mapping[str, str] | None = None,
-) -> Inputs:
-    """Read a graph from a file.
+def open_graph(path: str | Path, *, names: Mapping[str, str] | None = None) -> Data:
+    """Read a graph from a file. Without features, x is a column of ones.
 
     A graph that does not fit into memory is a folder of ``.npy`` files.
 
     Args:
         path: The file, of one of the kinds above, or a folder of ``.npy`` files.
-        nodes: A table (``.csv``, ``.tsv``, ``.parquet``, ``.npy``) with the features of node i in
-            row i. The columns ``y`` and ``…_mask`` become fields. Without features, x is a column
-            of ones.
-        undirected: Each edge of the file stands for both directions.
         names: Other names for arrays or columns of the file, such as ``{"latlon": "pos"}``.
 
     Raises:
@@ -79,7 +66,7 @@ def open_graph(
     elif path.suffix == ".npz":
         found = _from_arrays(_renamed(_unpacked(path), names), path)
     elif path.suffix == ".pt":
-        found = whole(_saved(path))
+        found = _saved(path)
     elif path.suffix in TABLES:
         found = _from_table(_renamed(_table(path), names), path)
     else:
@@ -87,9 +74,8 @@ def open_graph(
             f"{path} ends in {path.suffix!r}; expected a folder or one of "
             f"{', '.join(('.npz', '.pt', *TABLES))}"
         )
-    if nodes is not None:
-        found = _with_nodes(found, Path(nodes), names)
-    return _doubled(found) if undirected else found
+    whole(found)  # raises where it is none
+    return found
 
 
 def graph_of(
@@ -99,7 +85,7 @@ def graph_of(
     edge_weight: Array | None = None,
     node_fields: Mapping[str, Array] | None = None,
     edge_fields: Mapping[str, Array] | None = None,
-) -> Inputs:
+) -> Data:
     """A graph in arrays, which may be memory-mapped."""
 
     def tensor(name: str, value: Array) -> Tensor:
@@ -113,14 +99,10 @@ def graph_of(
                 f"{name} has shape {value.shape}; expected a row for each of the "
                 f"{edge_index.shape[-1]} edges"
             )
-    ends = tensor("edge_index", edge_index).long().contiguous()
-    return whole(Inputs(
-        tensor("x", x), ends,
-        None if edge_attr is None else tensor("edge_attr", edge_attr),
-        edge_weight=None if edge_weight is None else tensor("edge_weight", edge_weight),
-        nodes={name: tensor(name, value) for name, value in (node_fields or {}).items()},
-        edges={name: tensor(name, value) for name, value in (edge_fields or {}).items()},
-    ))  # fmt: skip
+    arrays = {"x": x, "edge_attr": edge_attr, "edge_weight": edge_weight}
+    arrays |= {**(node_fields or {}), **(edge_fields or {})}
+    found = {name: tensor(name, value) for name, value in arrays.items() if value is not None}
+    return Data(edge_index=tensor("edge_index", edge_index).long().contiguous(), **found)
 
 
 def _renamed(read: Table, names: Mapping[str, str]) -> Table:
@@ -135,7 +117,7 @@ def _unpacked(path: Path) -> Table:
         raise DataError(f"{path} cannot be read as .npz: {error}") from error
 
 
-def _from_arrays(arrays: Table, path: Path) -> Inputs:
+def _from_arrays(arrays: Table, path: Path) -> Data:
     if "edge_index" in arrays:
         edge_index = arrays.pop("edge_index")
     else:
@@ -143,21 +125,14 @@ def _from_arrays(arrays: Table, path: Path) -> Inputs:
         if src.shape != dst.shape or src.ndim != 1:
             raise DataError(f"{path} has ends of shapes {src.shape} and {dst.shape}; expected [E]")
         edge_index = np.stack([src, dst]).astype(np.int64)
-    edges = edge_index.shape[-1]
     weight = next((arrays.pop(name) for name in WEIGHTS if name in arrays), None)
     attr, x = arrays.pop("edge_attr", None), arrays.pop("x", None)
     if x is None:
         count = len(arrays["pos"]) if "pos" in arrays else int(edge_index.max(initial=-1)) + 1
         x = np.ones((count, 1))
-    rest = {name: value for name, value in arrays.items() if value.ndim}
-    return graph_of(
-        edge_index,
-        x[:, None] if x.ndim == 1 else x,
-        attr,
-        weight,
-        {name: value for name, value in rest.items() if len(value) == len(x)},
-        {name: value for name, value in rest.items() if len(value) == edges != len(x)},
-    )
+    sizes = len(x), edge_index.shape[-1]
+    rest = {name: value for name, value in arrays.items() if value.ndim and len(value) in sizes}
+    return graph_of(edge_index, x[:, None] if x.ndim == 1 else x, attr, weight, rest)
 
 
 def _ends(names: list[str], path: Path, positional: bool = False) -> tuple[str, str]:
@@ -235,7 +210,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _from_table(table: Table, path: Path) -> Inputs:
+def _from_table(table: Table, path: Path) -> Data:
     """The graph of a table of edges; every node has the feature 1."""
     both = np.stack([table.pop(name) for name in _ends(list(table), path, positional=True)])
     edge_index = both.astype(np.int64)
@@ -248,41 +223,3 @@ def _from_table(table: Table, path: Path) -> Inputs:
         weight = table.popitem()[1]
     attr = np.stack(list(table.values()), 1).astype(np.float64) if table else None
     return graph_of(edge_index, np.ones((int(edge_index.max()) + 1, 1)), attr, weight)
-
-
-def _with_nodes(graph: Inputs, path: Path, names: Mapping[str, str]) -> Inputs:
-    """The graph with the features of a table of nodes."""
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; expected a table of node features")
-    fields: Table = {}
-    if path.suffix == ".npy":
-        x = np.load(path, mmap_mode="c", allow_pickle=False)
-    else:
-        table = _renamed(_table(path), names)
-        for name in [name for name in table if name == "y" or name.endswith("_mask")]:
-            column = table.pop(name)
-            fields[name] = column.astype(bool) if name.endswith("_mask") else column
-        x = np.stack(list(table.values()), 1).astype(np.float64)
-    if len(x) < graph.num_nodes:
-        raise DataError(
-            f"{path} has {len(x)} rows, and the edges name nodes up to {graph.num_nodes - 1}; "
-            f"expected a row for each node"
-        )
-    read = graph_of(graph.edge_index.numpy(), x, node_fields=fields)
-    return replace(graph, x=read.x, nodes=read.nodes)
-
-
-def _doubled(graph: Inputs) -> Inputs:
-    """The graph with the reverse of every edge that is not a self-loop."""
-    back = (graph.edge_index[0] != graph.edge_index[1]).nonzero()[:, 0]
-
-    def twice(value: Tensor | None) -> Tensor | None:
-        return None if value is None else torch.cat([value, value[back]])
-
-    return replace(
-        graph,
-        edge_index=torch.cat([graph.edge_index, graph.edge_index.flip(0)[:, back]], 1),
-        edge_attr=twice(graph.edge_attr),
-        edge_weight=twice(graph.edge_weight),
-        edges={name: torch.cat([value, value[back]]) for name, value in graph.edges.items()},
-    )

@@ -39,7 +39,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hogwild.kernels.energy import EnergyKernel
+from hogwild.engines.energy import EnergyKernel
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned
 from hogwild.solvers.loop import Solver, solve

@@ -24,7 +24,7 @@ from hogwild.demo.study import (
     Setting,
     Study,
 )
-from hogwild.plots.charts import convergence, output_histogram
+from hogwild.plots.charts import output_histogram
 from hogwild.plots.deadlines import deadlines
 from hogwild.plots.style import CYCLE, INK, RED, figure
 from hogwild.progress import shown, size
@@ -104,13 +104,6 @@ def report(study: Study) -> str:
             f"all nodes is complete before. Here only one node was told, and answers can be right "
             f"as soon as all others have heard of that one.",
         ) + _paragraphs(f"{cone[0].upper()}{cone[1:]}.", f"In time: {study.advice}")),
-        _section("How the energy GNN converges", _picture(
-            *(convergence(study.convergence, x=x) for x in ("updates", "ticks")),
-            caption=f"Distance from the synchronous embeddings, relative to their largest entry, "
-            f"against the mean number of updates a node has made (left) and against time (right); "
-            f"one curve for each of {study.scale.runs} schedules. Where curves on the left "
-            f"coincide, an update out of step helps as much as an update in step.",
-        )),
         _section("What to try next", f"<ul>\n<li>{'</li><li>'.join(NEXT)}</li>\n</ul>\n"),
     ]  # fmt: skip
     return (

@@ -20,8 +20,6 @@ from hogwild.analysis.robustness import Robustness, robustness
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.errors import ConfigError
 from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.run import Run
-from hogwild.executors.simulate import simulate
 from hogwild.metrics import CROSS_ENTROPY, ERROR
 from hogwild.progress import aligned, shown, size, wrapped
 from hogwild.tasks.base import Task, published
@@ -177,7 +175,6 @@ class Study:
     graph: Data  # the test graph that is drawn
     node: int  # its node that is farthest from the one that was told
     many: dict[str, Robustness]  # on this graph, at the paper's setting, by model
-    convergence: dict[str, Run]  # of the energy GNN on this graph, by setting
     seconds: float
 
     def error(self, model: str, setting: Setting | None = None) -> tuple[float, float]:
@@ -268,7 +265,7 @@ def study(
     chosen, test = ([task.graphs[i] for i in ids] for ids in (task.fixed.train, task.fixed.test))
     graph = max(test, key=lambda g: int(g.hops.max()))
     models: dict[str, Any] = {}
-    steps, step = len(MODELS) + len(ROWS) + 1, 0
+    steps, step = len(MODELS) + len(ROWS), 0
 
     def next_step(text: str) -> None:
         nonlocal step
@@ -303,15 +300,7 @@ def study(
             many[row] = robustness(
                 models[model], graph, runs=scale.many, tol=FINE, **PAPER.options, **both
             )
-    next_step("watching the energy GNN converge")
-    convergence = {
-        str(setting): simulate(
-            models["soft"], graph, runs=scale.runs, history=10, record=True, tol=FINE,
-            **setting.options, **common,
-        )
-        for setting in (Setting(1, 0), PAPER, LOSSY)
-    }  # fmt: skip
     guessing = task.constant(Batch.from_data_list(chosen), Batch.from_data_list(test))
     node = int(torch.argmax(graph.hops))
     seconds = time.perf_counter() - begun
-    return Study(scale, seed, guessing, results, graph, node, many, convergence, seconds)
+    return Study(scale, seed, guessing, results, graph, node, many, seconds)

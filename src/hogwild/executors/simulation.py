@@ -23,10 +23,10 @@ from torch import Tensor
 from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable, bounds, check_bounds
+from hogwild.engines.rules import RuleKernel, kernel_of
+from hogwild.engines.ticks import Post
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
-from hogwild.kernels.rules import RuleKernel, kernel_of
-from hogwild.kernels.ticks import Post
 from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.problems.base import Problem
 from hogwild.rules import check_radius, rule_for, sends_letters

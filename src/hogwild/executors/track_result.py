@@ -279,9 +279,3 @@ class Track:
         from hogwild.plots.motion import animate
 
         return animate(self, path, **look)
-
-    def log(self, path: str | Path | None = None) -> None:
-        """Log the run to Rerun: graph, errors and scores on a timeline of ticks."""
-        from hogwild.plots.motion import log
-
-        log(self, path)

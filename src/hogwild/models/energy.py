@@ -14,6 +14,11 @@ from typing import Unpack, cast
 import torch
 from torch import Tensor, nn
 
+from hogwild.engines.chunks import ChunkedEnergyKernel
+from hogwild.engines.cuda import CudaEnergyKernel
+from hogwild.engines.energy import ACTIVATIONS, EnergyKernel
+from hogwild.engines.large import LargeEnergyKernel
+from hogwild.engines.posing import Design, Posing, given_by
 from hogwild.errors import (
     AsynchronyError,
     ConfigError,
@@ -24,12 +29,7 @@ from hogwild.errors import (
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.attention import attend
-from hogwild.kernels.chunks import ChunkedEnergyKernel
-from hogwild.kernels.cuda import CudaEnergyKernel
-from hogwild.kernels.energy import ACTIVATIONS, EnergyKernel
-from hogwild.kernels.large import LargeEnergyKernel
 from hogwild.kernels.native import Missing, found
-from hogwild.kernels.posing import Design, Posing, given_by
 from hogwild.linalg.linear import LinearSolver
 from hogwild.models.base import Kind
 from hogwild.models.contraction import renormalised

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import (
     ON_FAILURE,
     ConfigError,
@@ -24,7 +25,6 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.recording import unreadable
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv, keywords, refuse_unknown

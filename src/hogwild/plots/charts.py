@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.errors import ConfigError, require_one_of
+from hogwild.errors import ConfigError
 from hogwild.executors.run import Run
 from hogwild.plots.deadlines import panels
 from hogwild.plots.style import BLUE, CYCLE, DASHES, INK, RED, figure, need
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from hogwild.analysis.robustness import Robustness
 
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 DASHED: dict[str, Any] = {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.1}
 """The look of what is synchronous."""
 MANY = 20
@@ -41,35 +35,28 @@ MANY = 20
 # -- convergence -----------------------------------------------------------------------------------
 
 
-def convergence(
-    run: Run | Mapping[str, Run], path: str | Path | None = None, *, x: str = "ticks"
-) -> Figure:
+def convergence(run: Run | Mapping[str, Run], path: str | Path | None = None) -> Figure:
     """Distance from the synchronous answer over time: one curve for each schedule and graph, or
     their range and median if there are many.
 
     Args:
         run: What :func:`hogwild.simulate` returned with ``history=...``, or several by name.
         path: Where to save the picture.
-        x: ``"ticks"``, or ``"updates"``: the mean number of updates a node has made, which needs
-            ``record=True``.
     """
-    runs = run if isinstance(run, Mapping) else {"": run}
-    require_one_of(("ticks", "updates"), x=x)
     with figure(4.2, 2.8, path) as fig:
-        _converging(fig.subplots(), runs, x)
+        _converging(fig.subplots(), run if isinstance(run, Mapping) else {"": run})
     return fig
 
 
-def _converging(ax: Axes, runs: Mapping[str, Run], x: str) -> None:
+def _converging(ax: Axes, runs: Mapping[str, Run]) -> None:
     for number, (name, one) in enumerate(runs.items()):
         look = {"color": CYCLE[number % len(CYCLE)], "linestyle": DASHES[number % len(DASHES)]}
-        _curves(ax, one, x, look, name)
+        _curves(ax, one, look, name)
     ax.set_yscale("log")
     ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
-    ax.set_xlabel("ticks" if x == "ticks" else "updates per node")
+    ax.set_xlabel("ticks")
     ax.set_xlim(left=0)
-    if x == "ticks":
-        ax.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(integer=True))
+    ax.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(integer=True))
     ax.grid(axis="y", linewidth=0.3)
     if any(runs):
         ax.legend()
@@ -82,46 +69,27 @@ def overview(run: Run, path: str | Path | None = None) -> Figure:
     with figure(6.4 + 3.2 * known, 2.9, path) as fig:
         axes = fig.subplots(1, 2 + known)
         if known:
-            _converging(axes[-1], {"": run}, "ticks")
+            _converging(axes[-1], {"": run})
         panels(fig, list(axes[:2]), {run.rule: run.deadlines})
     return fig
 
 
-def _curves(ax: Axes, run: Run, x: str, look: dict[str, Any], name: str) -> None:
+def _curves(ax: Axes, run: Run, look: dict[str, Any], name: str) -> None:
     if run.history is None:
         raise ConfigError(
             "the run has no history; expected one of hogwild.simulate(..., history=10), which "
             "keeps the deviation every 10 ticks"
         )
-    history = run.history.flatten(2) if run.history.dim() > 3 else run.history  # [T, Q, ·]
-    count, each = history.shape[1:]
-    times = np.repeat(np.array(run.history_ticks, dtype=float)[:, None], count, 1)  # [T, Q]
-    if x == "updates":
-        times = _updates(run)
-    times = np.repeat(times, each, 1)
-    values = np.maximum(history.flatten(1).cpu().numpy(), np.finfo(float).tiny)
+    times = np.array(run.history_ticks, dtype=float)
+    values = np.maximum(run.history.flatten(1).cpu().numpy(), np.finfo(float).tiny)
     values = np.where(values > np.finfo(float).tiny, values, np.nan)  # zero has no logarithm
     if values.shape[1] <= MANY:
         lines = ax.plot(times, values, linewidth=0.8, alpha=0.75, **look)
         lines[0].set_label(name)
         return
-    middle = times.mean(1)
-    ax.fill_between(middle, np.nanmin(values, 1), np.nanmax(values, 1), color=look["color"],
+    ax.fill_between(times, np.nanmin(values, 1), np.nanmax(values, 1), color=look["color"],
                     alpha=0.25, linewidth=0)  # fmt: skip
-    ax.plot(middle, np.nanmedian(values, 1), label=name, **look)
-
-
-def _updates(run: Run) -> np.ndarray:
-    """Updates a node had made on average at the ticks of the history, [T, Q]."""
-    if run.trace is None:
-        raise ConfigError("the run has no trace; x='updates' needs simulate(..., record=True)")
-    runs, n = run.updates.shape
-    made = torch.zeros(runs, dtype=torch.long)
-    after = []
-    for tick in run.trace.ticks:
-        made = made + torch.bincount(tick.nodes.cpu() // n, minlength=runs)
-        after.append(made)
-    return (torch.stack(after)[run.history_ticks].double() / n).numpy()
+    ax.plot(times, np.nanmedian(values, 1), label=name, **look)
 
 
 # -- predictions -----------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.linalg.solution import Solution
 from hogwild_node.local import LocalEnergy, LocalMap

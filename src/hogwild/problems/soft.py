@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hogwild.engines.soft import SoftRows, compiled
 from hogwild.graph import Graph
-from hogwild.kernels.soft import SoftRows, compiled
 from hogwild.linalg.operator import Hessian
 from hogwild.linalg.solution import Solution
 from hogwild.ops import scatter

@@ -42,11 +42,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from hogwild.engines.chunks import ChunkedEnergyKernel
+from hogwild.engines.energy import EnergyKernel
+from hogwild.engines.posing import Tensors
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.chunks import ChunkedEnergyKernel
-from hogwild.kernels.energy import EnergyKernel
-from hogwild.kernels.posing import Tensors
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.engines.rules import RuleKernel, kernel_of
 from hogwild.graph import Star
-from hogwild.kernels.rules import RuleKernel, kernel_of
 from hogwild.models.levels import StackProblem
 from hogwild_node.rules.base import Kept, Rule, carry
 

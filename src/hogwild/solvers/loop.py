@@ -15,8 +15,8 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import ConfigError, is_number, require_integer
-from hogwild.kernels.energy import EnergyKernel
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Evaluation, Objective, Problem

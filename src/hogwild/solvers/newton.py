@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.kernels.energy import EnergyKernel
+from hogwild.engines.energy import EnergyKernel
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.operator import Hessian
 from hogwild.linalg.solution import Solution

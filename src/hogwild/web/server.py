@@ -27,7 +27,6 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from hogwild.errors import ConfigError
 from hogwild.web.protocol import LONGEST, Exchange, ProtocolError, parse
@@ -35,14 +34,8 @@ from hogwild.web.protocol import LONGEST, Exchange, ProtocolError, parse
 STATIC = Path(__file__).parent / "static"
 VIEWERS = 8
 """Viewers at once at most; every one has a simulation of their own."""
-STRIKES = 20
-"""Messages that are no commands, after which a connection is closed."""
 PACE, BURST = 60.0, 120.0
 """Messages a second that a page may send for long, and at once."""
-UNSENT = 2**20
-"""Bytes that may wait for a client that does not read, beside one snapshot."""
-OPENED = 5.0, 30.0
-"""Connections a second that may be opened for long, and at once: every one costs a solve."""
 
 HEADERS = [
     (b"content-security-policy",
@@ -92,7 +85,6 @@ class Home:
     open: Callable[[Callable[[], None]], Exchange]
     hello: dict[str, Any]
     sessions: set[Any] = field(default_factory=set)
-    opening: Allowance = field(default_factory=lambda: Allowance(*OPENED))
     end: Callable[[], None] = lambda: None
 
     def close(self) -> None:
@@ -107,7 +99,7 @@ class Home:
 
 async def _listen(ws: WebSocket, session: Exchange) -> str:
     """Pass a viewer's commands on; returns why the connection must be closed."""
-    allowance, strikes = Allowance(PACE, BURST), 0
+    allowance = Allowance(PACE, BURST)
     while True:
         message = await ws.receive()
         if message["type"] == "websocket.disconnect":
@@ -118,9 +110,6 @@ async def _listen(ws: WebSocket, session: Exchange) -> str:
             text = message.get("text")
             session.put(parse(message.get("bytes") or b"" if text is None else text))
         except ProtocolError as error:
-            strikes += 1
-            if strikes >= STRIKES:
-                return "too many messages that are no commands"
             session.refuse(str(error))
 
 
@@ -144,10 +133,8 @@ async def live(ws: WebSocket) -> None:
     """The connection of one viewer."""
     home: Home = ws.app.state.home
     await ws.accept()
-    if len(home.sessions) >= VIEWERS or not home.opening.spend():
+    if len(home.sessions) >= VIEWERS:
         text = f"{VIEWERS} viewers are connected already; close a page and load this one again."
-        if len(home.sessions) < VIEWERS:
-            text = "Too many connections were opened at once; wait a moment."
         await ws.send_text(json.dumps({"is": "notice", "kind": "error", "text": text}))
         await ws.close(1013, "too many viewers")
         return
@@ -243,23 +230,6 @@ class Guard:
             await PlainTextResponse(text, 421)(scope, receive, with_headers)
 
 
-class Bounded(WebSocketsSansIOProtocol):
-    """uvicorn's WebSockets, but a client cannot make answers to pings, or parts of one message,
-    pile up."""
-
-    def handle_ping(self) -> None:
-        if self.transport.get_write_buffer_size() > UNSENT:
-            self.transport.abort()  # it asks and does not read
-        else:
-            super().handle_ping()
-
-    def handle_cont(self, event: Any) -> None:
-        if len(self.frames) > LONGEST:
-            self.transport.abort()  # a message of so many parts is none
-        else:
-            super().handle_cont(event)
-
-
 async def _index(request: Any) -> Response:
     return FileResponse(STATIC / "index.html")
 
@@ -314,7 +284,7 @@ def configuration(home: Home, names: Collection[str] = ()) -> uvicorn.Config:
     """How uvicorn serves: large messages and compressed ones are refused before they are read."""
     return uvicorn.Config(
         application(home, names), log_level="critical", access_log=False, lifespan="off",
-        ws=Bounded, ws_max_size=4 * LONGEST, ws_per_message_deflate=False,
+        ws_max_size=4 * LONGEST, ws_per_message_deflate=False,
         ws_ping_interval=20.0, ws_ping_timeout=20.0, timeout_graceful_shutdown=2,
         limit_concurrency=64, server_header=False,
     )  # fmt: skip

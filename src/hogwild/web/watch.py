@@ -35,8 +35,6 @@ EVERY = 0.1
 """Seconds between two looks."""
 PER_SECOND = 10
 """Ticks of the page in a second of the agents."""
-TINY = 1e-300
-"""Answers below this are drawn as zero: a tenth of their power of ten may be no number."""
 UNIT = 0.01
 """Staleness is shown in hundredths of a second."""
 
@@ -255,7 +253,7 @@ class Attached(Exchange):
         self.agents, self.version = agents, 0
         self.ground: Ground | None = None
         self.limits, self.text = (-0.5, 0.5), ""
-        self.extremes: list[float] = []  # least and largest answer so far
+        self.fits = False  # whether the limits are those of answers
         self._stop = threading.Event()
 
     def close(self) -> None:
@@ -310,17 +308,17 @@ class Attached(Exchange):
 
     def _spread(self, sight: Sight) -> tuple[float, float]:
         """The answers at both ends of the colours: those in step, or the least and the largest so
-        far."""
-        exact = sight.ground.exact
-        if np.isfinite(exact).all():
-            values = exact.tolist()
-        else:
-            values = self.extremes + [status.answer for status in sight.agents.values()]
-            self.extremes = [min(values), max(values)] if values else []
-        if not values:
+        far, with room for others."""
+        known = sight.ground.exact[np.isfinite(sight.ground.exact)].tolist()
+        values: list[float] = known or [status.answer for status in sight.agents.values()]
+        if not values or (
+            self.fits and self.limits[0] <= min(values) <= max(values) <= self.limits[1]
+        ):
             return self.limits
-        low, high = _round(min(values), math.floor), _round(max(values), math.ceil)
-        return (low, high) if high - low > 1e-9 else (low - 0.5, high + 0.5)
+        if self.fits:
+            values += self.limits
+        self.fits, room = True, 0.1 * (max(values) - min(values))
+        return min(values) - (room or 0.5), max(values) + (room or 0.5)
 
     def _snapshot(self, sight: Sight) -> bytes:
         n = len(sight.ground.names)
@@ -334,11 +332,3 @@ class Attached(Exchange):
         updates, packets, size = (spent / max(len(sight.agents), 1)).tolist()
         seen = Seen(sight.error, math.nan, residual, updates, packets, size, answer, stale, done)
         return snapshot(self.version, round(PER_SECOND * sight.time), [(seen, 0, [])])
-
-
-def _round(value: float, to: Callable[[float], int]) -> float:
-    """Outward to a tenth of its power of ten, so that colours do not change with every line."""
-    if abs(value) < TINY:
-        return 0.0
-    unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)
-    return to(value / unit) * unit

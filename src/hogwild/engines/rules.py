@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from hogwild.engines.energy import ACTIVATIONS, Sizes
+from hogwild.engines.posing import Design
 from hogwild.graph import Graph, Star, kept
-from hogwild.kernels.energy import ACTIVATIONS, Sizes
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
-from hogwild.kernels.posing import Design
 from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, safeguard

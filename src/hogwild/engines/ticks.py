@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.engines.rules import by_receiver
 from hogwild.graph import Graph
 from hogwild.kernels.native import address, library
-from hogwild.kernels.rules import by_receiver
 
 _INT, _AT = ctypes.c_int64, ctypes.c_void_p
 

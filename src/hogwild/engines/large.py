@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.engines.cuda import HEADERS as SHARED
+from hogwild.engines.cuda import MOST_CHANNELS, CudaEnergyKernel, Options, prelude
+from hogwild.engines.energy import EnergyKernel, Sizes
+from hogwild.engines.posing import Design, Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
-from hogwild.kernels.cuda import HEADERS as SHARED
-from hogwild.kernels.cuda import MOST_CHANNELS, CudaEnergyKernel, Options, prelude
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
-from hogwild.kernels.energy import EnergyKernel, Sizes
 from hogwild.kernels.native import Library, address
-from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.direct import plan_of
 from hogwild.linalg.solution import Solution
 

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hogwild.engines.energy import ACTIVATIONS, EnergyKernel
+from hogwild.engines.posing import Design, Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import (
@@ -25,9 +27,7 @@ from hogwild.kernels.driver import (
     most_shared,
     multiprocessors,
 )
-from hogwild.kernels.energy import ACTIVATIONS, EnergyKernel
 from hogwild.kernels.native import Library, address
-from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.direct import MOST_EDGES, MOST_NUMBERS, plan_of
 from hogwild.linalg.solution import Solution
 

@@ -1,6 +1,6 @@
 """The compiled solve of energies of one round, and its adjoint.
 
-An energy is posed by a few tensors (:mod:`hogwild.kernels.posing`). The compiled code does the
+An energy is posed by a few tensors (:mod:`hogwild.engines.posing`). The compiled code does the
 rest: every (graph, replica) has its own Newton iteration, line search and stop, and
 :meth:`EnergyKernel.adjoint` computes the gradients of the posed tensors in closed form.
 """
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hogwild.engines.posing import Design, Posing, Tensors
 from hogwild.errors import FeatureError
 from hogwild.graph import Graph, kept, once
 from hogwild.kernels.native import Library, address
-from hogwild.kernels.posing import Design, Posing, Tensors
 from hogwild.linalg.direct import (
     LARGEST,
     MOST_EDGES,

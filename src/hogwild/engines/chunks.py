@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.engines import energy
+from hogwild.engines.energy import EnergyKernel, Sizes, factorisation
+from hogwild.engines.posing import Design, Tensors
 from hogwild.errors import GraphError
 from hogwild.graph import Graph, kept
-from hogwild.kernels import energy
-from hogwild.kernels.energy import EnergyKernel, Sizes, factorisation
 from hogwild.kernels.native import Library, address
-from hogwild.kernels.posing import Design, Tensors
 from hogwild.linalg.direct import GraphPlan
 from hogwild.linalg.solution import Solution
 

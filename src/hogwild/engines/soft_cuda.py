@@ -3,7 +3,7 @@
 
 The blocks of the first launch wait for each other once a step, which needs a cooperative launch:
 all of them run at the same time. Nothing is read back, and a CUDA graph can record the launches.
-Torch computes the residual of what they find (:mod:`hogwild.kernels.soft`), and takes the steps
+Torch computes the residual of what they find (:mod:`hogwild.engines.soft`), and takes the steps
 itself where :func:`fused` finds a reason.
 """
 
@@ -36,7 +36,7 @@ from hogwild.ops import precise
 from hogwild_node.soft import WIDTH, Soft
 
 if TYPE_CHECKING:
-    from hogwild.kernels.soft import SoftRows
+    from hogwild.engines.soft import SoftRows
 
 THREADS, RESIDENT = 512, 1
 """Threads of a block, and blocks that share a multiprocessor."""
@@ -198,7 +198,7 @@ def trusted(dtype: torch.dtype, device: torch.device) -> bool:
 def deviation(dtype: torch.dtype, device: torch.device) -> float:
     """The largest difference between gradients by the kernel and by torch on a random problem, in
     units of the largest number of a field; infinite where a number is not finite."""
-    from hogwild.kernels.soft import SoftRows
+    from hogwild.engines.soft import SoftRows
 
     draw = torch.Generator("cpu").manual_seed(0)
 

@@ -4,7 +4,7 @@ In rows the channels of a node or an edge lie side by side, and one product serv
 with :math:`B = [W^\\top\\; V^\\top\\; U^\\top]`, :math:`Y B` holds the arguments of all edges and
 of all nodes, and what comes back is multiplied by :math:`B^\\top`. The compiled library solves
 every graph for itself (``source/soft.h``). On a GPU one launch takes all steps on all graphs
-(:mod:`hogwild.kernels.soft_cuda`), and elsewhere torch does. Their number is known beforehand:
+(:mod:`hogwild.engines.soft_cuda`), and elsewhere torch does. Their number is known beforehand:
 nothing is read back, and a CUDA graph can record them. The residual at the end is torch's own, so
 that no mistake of a kernel is called converged.
 """
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hogwild.engines import soft_cuda
 from hogwild.graph import Graph
-from hogwild.kernels import soft_cuda
 from hogwild.kernels.native import Library, address, library
 from hogwild.linalg.solution import Solution
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
