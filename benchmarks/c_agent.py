@@ -24,11 +24,11 @@ import torch
 from harness import Record, parser
 
 from hogwild import EnergyGNN
-from hogwild.models.export import described as exported
+from hogwild.models.export import packed
 from hogwild_node import model as node_models
 from hogwild_node.c99 import generate
 from hogwild_node.model import Neighbour, star_of
-from hogwild_node.model_file import ModelFile, name_of
+from hogwild_node.model_file import ModelFile
 
 FEATURES, SLOTS = 3, 8
 SIZES = ("code", "parameters", "state", "stack")
@@ -164,8 +164,7 @@ def main() -> None:
     )  # fmt: skip
     for name, options in VARIANTS.items():
         torch.manual_seed(0)
-        config, tensors = exported(EnergyGNN(FEATURES, out_channels=1, **options).double())
-        file = ModelFile(config, tensors, name_of(config, tensors))
+        file = packed(EnergyGNN(FEATURES, out_channels=1, **options).double())
         with tempfile.TemporaryDirectory() as place:
             built = {}
             for dtype, optimise in product(("float32", "float64"), ("-Os", "-O2")):

@@ -38,13 +38,11 @@ from torch_geometric.data import Data
 
 import hogwild
 from hogwild.executors.swarm import Faults, Swarm, free_ports, run
-from hogwild.models.export import described as described_model
-from hogwild.models.export import export
+from hogwild.models.export import export, packed
 from hogwild.tasks import get
 from hogwild.tasks.synthetic import undirected
 from hogwild_node import model as node_model
 from hogwild_node.agent import Agent, Edge
-from hogwild_node.model_file import ModelFile, name_of
 from hogwild_node.transports.memory import MemoryNetwork
 
 FAULTS: dict[str, dict[str, Any]] = {
@@ -155,8 +153,7 @@ def start(arguments: argparse.Namespace, folder: Path) -> None:
 
 def turns(model: Any, data: Data, degree: int) -> tuple[float, float]:
     """Median time in ms of a turn with an update and of a turn of a settled agent."""
-    config, tensors = described_model(model)
-    node = node_model.of(ModelFile(config, tensors, name_of(config, tensors)))
+    node = node_model.of(packed(model))
     network = MemoryNetwork()
     agents = [
         Agent(
@@ -309,8 +306,7 @@ def timed(
     model: Any, data: Data, rule: str, fault: str, arguments: argparse.Namespace, seed: int
 ) -> dict[str, float | None]:
     """When agents on a network in memory had arrived for good, from their first updates on."""
-    config, tensors = described_model(model)
-    node = node_model.of(ModelFile(config, tensors, name_of(config, tensors)))
+    node = node_model.of(packed(model))
     faulty = FAULTS[fault]
     network = MemoryNetwork(faulty.get("delay", (0.0, 0.001)), faulty.get("loss", 0.0), seed)
     src, dst = data.edge_index.tolist()

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from hogwild.models.export import described
+from hogwild.models.export import packed
 from hogwild_node.c99 import generate
-from hogwild_node.model_file import ModelFile, name_of
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
@@ -19,8 +18,7 @@ REALS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
 
 def filed(model):
     """A model as its file holds it."""
-    config, tensors = described(model)
-    return ModelFile(config, tensors, name_of(config, tensors))
+    return packed(model)
 
 
 PROBES = """

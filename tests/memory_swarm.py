@@ -7,10 +7,9 @@ import torch
 from helpers import DOUBLE
 
 from hogwild import Inputs
-from hogwild.models.export import described
+from hogwild.models.export import packed
 from hogwild_node import model as node_models
 from hogwild_node.agent import Agent, Edge
-from hogwild_node.model_file import ModelFile, name_of
 from hogwild_node.packets import FIELDS, HEADER, checksum
 from hogwild_node.transports.memory import MemoryNetwork
 
@@ -29,8 +28,7 @@ class Swarm:
     ):
         torch.manual_seed(seed)
         self.whole = model.double().eval()
-        config, tensors = described(self.whole)
-        self.model = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
+        self.model = node_models.of(packed(self.whole))
         self.x = torch.randn(n, 3, **DOUBLE)
         self.edge_index, self.n, self.attr = edge_index, n, None
         if self.model.edge_dim is not None:

@@ -10,7 +10,7 @@ from models.test_export import MODELS
 from torch import Tensor
 
 from hogwild import GCN, IGNN, Inputs
-from hogwild.models.export import described
+from hogwild.models.export import described, packed
 from hogwild.problems.base import FixedPoint
 from hogwild.problems.pinned import pinned
 from hogwild.solvers import Newton, SemismoothNewton
@@ -20,7 +20,7 @@ from hogwild_node import held
 from hogwild_node import model as node_models
 from hogwild_node.held import Piece, solve
 from hogwild_node.model import Part
-from hogwild_node.model_file import ModelFile, name_of
+from hogwild_node.model_file import ModelFile
 from hogwild_node.star import Star
 
 SOLVED = sorted({*MODELS} - {name for name in MODELS if isinstance(MODELS[name](), GCN)})
@@ -56,8 +56,7 @@ def posed(name, seed=0, odd=0.0):
     inputs.x[2] += odd
     if name.startswith("eignn"):  # it reads no weights
         inputs = replace(inputs, edge_weight=None)
-    config, tensors = described(model)
-    alone = node_models.of(ModelFile(config, tensors, name_of(config, tensors)))
+    alone = node_models.of(packed(model))
     with torch.no_grad():
         problem = model.problem(inputs).detach()
     return problem, alone.posed(part_of(inputs, alone.encode)), inputs.edge_index.numpy()

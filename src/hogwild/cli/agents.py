@@ -6,14 +6,10 @@ import signal
 from dataclasses import dataclass, fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hogwild.cli.common import FILES, MODEL, NODES, RUNS, WRONG, Outcome, Trained, picture
 from hogwild.cli.options import Verb, argument, option, taken
 from hogwild.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hogwild_node.model_file import ModelFile
 
 GRAPHS = 20
 """Graphs of the task from which the tolerances are computed."""
@@ -39,10 +35,8 @@ class Export(Trained):
       hogwild export runs/chains --out model.hog
       hogwild export runs/chains --replica 3 --out model.hog --json
       hogwild export runs/chains --out node.c --dtype float32 --max-degree 8
-      hogwild export model.hog --out node.c
     """
 
-    folder: str = argument("folder of a finished training run, or a model.hog to write as C")
     out: str = option(
         "model.hog", "where to write: a model for agents, or FILE.c", group=FILES, metavar="FILE"
     )
@@ -55,63 +49,32 @@ class Export(Trained):
     max_degree: int = option(8, "most neighbours of a node", group=C)
 
     def run(self) -> Outcome:
-        """Write what :func:`hogwild.models.export.export` or :func:`hogwild_node.c99.generate`
+        """Write what :func:`hogwild.models.export.packed` or :func:`hogwild_node.c99.generate`
         give."""
         from hogwild.files import write_atomically
+        from hogwild.models.export import packed
         from hogwild_node import c99, model_file
         from hogwild_node.errors import NodeError
 
-        path, in_c = Path(self.out), self.out.endswith(".c")
-        try:
-            made = self._filed(in_c) if Path(self.folder).is_file() else self._trained()
-            file, label, kind, resolved = made
-            if in_c:
+        path, found = Path(self.out), self.chosen()
+        some = range(min(len(found.result.task.graphs), GRAPHS))
+        file = packed(found.model, data=[found.result.graph(i) for i in some])
+        if self.out.endswith(".c"):
+            try:
                 text = c99.generate(file, dtype=self.dtype, max_degree=self.max_degree)
-                content, then = text.encode(), f"cc -std=c99 -O2 -c {path}"
-            else:
-                content = model_file.serialise(file.config, file.tensors)
-                then = f"hogwild-agent --model {path} --id NAME --features … --neighbours "
-                then += "NAME=HOST:PORT,…"
-        except NodeError as error:
-            raise ConfigError(str(error)) from error
+            except NodeError as error:
+                raise ConfigError(str(error)) from error
+            content, then = text.encode(), f"cc -std=c99 -O2 -c {path}"
+        else:
+            content = model_file.serialise(file.config, file.tensors)
+            then = f"hogwild-agent --model {path} --id NAME --features … --neighbours "
+            then += "NAME=HOST:PORT,…"
         write_atomically(path, content)
         size = f"{len(content) / 1000:.1f} kB"
-        text = f"{path}: {label}, {size}, named {file.name} on the network\nnext: {then}"
-        data = {"file": self.out, "model": kind, "name": file.name, "bytes": len(content)}
-        return Outcome(text, data, True, resolved)
-
-    def _trained(self) -> tuple[ModelFile, str, str, dict[str, Any]]:
-        """The model of a training run: file, label, kind, and the options found out."""
-        from hogwild.models.export import described, tolerances
-        from hogwild.models.wrapped import check_model
-        from hogwild_node import model_file
-
-        found = self.chosen()
-        model, result = check_model(found.model), found.result
-        config, tensors = described(model)
-        some = range(min(len(result.task.graphs), GRAPHS))
-        config["tolerance"] = tolerances(model, [result.graph(i) for i in some])
-        file = model_file.ModelFile(config, tensors, model_file.name_of(config, tensors))
-        label = f"{found.name}, replica {found.replica}"
-        return file, label, found.name, {"replica": found.replica}
-
-    def _filed(self, in_c: bool) -> tuple[ModelFile, str, str, dict[str, Any]]:
-        """The model of a model file, likewise."""
-        from hogwild_node import model_file
-
-        if not in_c:
-            raise ConfigError(
-                f"{self.folder} is a model file already; expected --out FILE.c, or the folder of a "
-                f"training run"
-            )
-        if self.replica is not None or self.task is not None:
-            raise ConfigError(
-                f"{self.folder} is a file with one model, which takes no --replica and no --task; "
-                f"expected the folder of a training run with them"
-            )
-        file = model_file.load(self.folder)
-        kind = str(file.config["kind"])
-        return file, f"{kind}, from {self.folder}", kind, {}
+        text = f"{path}: {found.name}, replica {found.replica}, {size}, named {file.name} on the "
+        text += f"network\nnext: {then}"
+        data = {"file": self.out, "model": found.name, "name": file.name, "bytes": len(content)}
+        return Outcome(text, data, True, {"replica": found.replica})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from hogwild.problems.base import Objective
 from hogwild_node import model_file
 from hogwild_node.activations import ACTIVATIONS
 from hogwild_node.model import LEAST
+from hogwild_node.model_file import ModelFile
 
 NOISE = 32.0
 """Residuals of this many roundings count as zero. With 32, twenty agents on a trained chain settle
@@ -55,13 +56,18 @@ def export(
     Raises:
         AsynchronyError: A node cannot run this model by itself, with the reason.
     """
+    file = packed(model, replica=replica, data=data)
+    write_atomically(Path(path), model_file.serialise(file.config, file.tensors))
+    return file.name
+
+
+def packed(model: nn.Module, *, replica: int | None = None, data: Any = None) -> ModelFile:
+    """What :func:`export` writes, in memory."""
     found = check_model(model)
     config, tensors = described(found, replica)
     if data is not None:
         config["tolerance"] = tolerances(found, data, replica)
-    content = model_file.serialise(config, tensors)
-    write_atomically(Path(path), content)
-    return model_file.name_of(config, tensors)
+    return ModelFile(config, tensors, model_file.name_of(config, tensors))
 
 
 def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
