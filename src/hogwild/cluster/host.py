@@ -22,12 +22,11 @@ from hogwild.cluster.cutting import Part
 from hogwild.cluster.store import Store
 from hogwild.cluster.work import Links, Measure, Solve, Work
 from hogwild.cluster.worker import Worker
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines import engine_for
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.native import library
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
@@ -38,9 +37,6 @@ from hogwild_node.tree import FIXED, NODES, SHARED, over
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
-
-LARGE = 100_000
-"""Edges of a part from which no factorisation is planned where compiled code solves it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +67,6 @@ def convolution(model: ConvGNN) -> ImplicitConv:
         raise AsynchronyError(
             f"the model's convolution is {conv.label}; expected one implicit layer, such as "
             f"EnergyConv, GSDConv or IGNNConv: its answer does not depend on the order of updates"
-        )
-    if getattr(conv, "rounds", 1) > 1:
-        raise AsynchronyError(
-            f"the energy has rounds={getattr(conv, 'rounds', 1)}, and parts exchange the nodes two "
-            f"hops away; expected rounds=1"
         )
     return conv
 
@@ -134,29 +125,9 @@ class Host:
 
     def _attached(self) -> Problem:
         """The problem on the local nodes, as the model builds it."""
-        solver = self.conv.solver
-        if self._is_large and solver.compiles:  # no analysis of a matrix that nobody needs
-            self.conv.solver = replace(solver, linear="cg")
-        try:
-            found = self.model.problem(self._inputs)
-        finally:
-            self.conv.solver = solver
+        found = self.model.problem(self._inputs)
         assert isinstance(found, Problem)
         return found
-
-    @property
-    def _is_large(self) -> bool:
-        """Whether compiled code solves the part without a factorisation."""
-        return self._inputs.edge_index.size(1) >= LARGE and library() is not None
-
-    @torch.no_grad()
-    def _compiled(self) -> EnergyKernel | None:
-        """The problem for the compiled library, where that solves it on a CPU: on a GPU all nodes
-        move (``kernels/source/energy.h``)."""
-        if self.problem.recipe is None or self._inputs.x.device.type != "cpu":
-            return None
-        kernel = self.problem.kernel()
-        return None if isinstance(kernel, str) else kernel
 
     @property
     def _inputs(self) -> Inputs:
@@ -175,8 +146,8 @@ class Host:
         if not self.owned:
             shape = (self.conv.replicas or 1, self.conv.hidden_channels, 0)
             return Work(self.links, torch.zeros(shape, dtype=torch.float64))
-        solver, kernel = self.conv.solver, self._compiled()
-        return Solve(self.problem, self.links, self.plan.tol, self.h, solver=solver, kernel=kernel)
+        engine = engine_for(self.problem, self.conv.solver)
+        return Solve(self.links, self.plan.tol, self.h, engine=engine)
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
@@ -283,7 +254,7 @@ class Host:
         with torch.no_grad():
             problem = adjoint_of(self.problem, self.h, grad)
         solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
-        work = Solve(problem, self.links, tol, self.dual, solver=solver)
+        work = Solve(self.links, tol, self.dual, engine=engine_for(problem, solver))
         self.worker = Worker(self.number, work)
         return value
 

@@ -39,10 +39,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines import Engine
+from hogwild.engines.cpu import CpuEngine
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.problems.pinned import pinned
-from hogwild.solvers.loop import Solver, solve
+from hogwild.solvers.loop import Solver
 
 ABSOLUTE = 1e-9
 """An entry of an embedding may be wrong by this much where all entries of a part are zero."""
@@ -327,29 +327,21 @@ class Solve(Work):
     """Solves a part for its halo.
 
     Args:
-        problem: The problem on the local nodes, detached.
         links: Which nodes are shared with which parts.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
-        solver: The solver of the model.
-        kernel: The problem for the compiled library, where it has that solver.
+        engine: Solves the problem on the local nodes, which is detached.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        links: Links,
-        tol: float,
-        h: Tensor | None = None,
-        *,
-        solver: Solver,
-        kernel: EnergyKernel | None = None,
+        self, links: Links, tol: float, h: Tensor | None = None, *, engine: Engine
     ) -> None:
+        problem = engine.problem
         super().__init__(links, problem.start() if h is None else h.clone())
         self.unrest = math.inf
         self.problem, self.bound = problem, Bound(problem, links.owned, tol)
-        self.solver, self.kernel = solver, kernel
-        self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
+        self.engine, self.solver = engine, engine.solver
+        self.holding: dict[int, Engine] = {}  # by the number of nodes that move
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
@@ -357,11 +349,11 @@ class Solve(Work):
         self.extrapolation = Extrapolation()
 
     def look(self) -> float:
-        if self.kernel is None:
-            self.r, scale = self.bound.residual(self.h)
-        else:
-            gradient, size = self.kernel.gradient(self.h)
+        if isinstance(self.engine, CpuEngine):
+            gradient, size = self.engine.gradient(self.h)
             self.r, scale = gradient[..., : self.links.owned], size.amax(-1)
+        else:
+            self.r, scale = self.bound.residual(self.h)
         self.measure = self.bound.measure(self.r, scale, self.h)
         self.unrest = self.measure.unrest
         return self.unrest
@@ -394,12 +386,10 @@ class Solve(Work):
 
     def _solved(self, solver: Solver, free: int) -> Tensor:
         """The embeddings [R, k, N] after a solve for the first ``free`` nodes."""
-        moves = torch.arange(self.h.size(-1), device=self.h.device) < free
-        if self.kernel is None:
-            return solve(pinned(self.problem, moves, self.h), solver, self.h).value
         if free not in self.holding:
-            self.holding[free] = self.kernel.holding(~moves)
-        return solver.run(self.holding[free], self.h).value
+            nodes = torch.arange(self.h.size(-1), device=self.h.device)
+            self.holding[free] = self.engine.holding(nodes >= free)
+        return self.holding[free].solve(self.h, solver).value
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for

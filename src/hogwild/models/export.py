@@ -137,11 +137,6 @@ def facts(conv: Conv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 @facts.register
 def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if conv.rounds > 1:
-        raise AsynchronyError(
-            f"rounds={conv.rounds}: the energy of a node reaches {conv.rounds} hops, and a node "
-            f"hears one; expected rounds=1"
-        )
     net = conv.update_nets[0]
     assert isinstance(net, PICNN)  # all networks have one activation and one kind of gate
     act, gate = net.act.name, net.gate

@@ -52,11 +52,6 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             f"(EnergyGNN, SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of "
             f"these, or run this model with hogwild-agent"
         )
-    if node_models.GUESS in model.tensors:
-        raise ModelFileError(
-            "nodes of this model start at a learned guess (start='learned'), which a node in C "
-            "does not compute; expected start='zero', or run the model with hogwild-agent"
-        )
     written: Written = writer(model, dtype)
     rule = written.rule.replace("-", "_")
     return "\n".join(
