@@ -4,7 +4,6 @@ import importlib
 import pkgutil
 import re
 import shlex
-import sys
 import tomllib
 from pathlib import Path
 
