@@ -93,7 +93,8 @@ def test_training_names_every_task_and_model():
     text = (DOCS / "training.md").read_text("utf-8")
     tables = re.findall(r"^\| (`.*?) \|", text, re.M)
     names = {name for row in tables for name in re.findall(r"`([\w-]+)`", row)}
-    assert {*TASKS, *MODELS} <= names
+    ours = {name for name, entry in MODELS.items() if entry.type.__module__.startswith("hogwild.")}
+    assert {*TASKS, *ours} <= names  # experiments add models of their own
 
 
 def test_the_configuration_file_is_one():
