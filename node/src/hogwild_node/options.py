@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild_node.errors import SetupError
-from hogwild_node.link import Edge
-from hogwild_node.packets import PRECISIONS
+from hogwild_node.packets import PRECISIONS, Edge
 
 TRANSPORTS = ("zenoh", "udp")
 TEXT, NUMBER, NAME, NAMES = (str,), (int,), (str, int), (str, list)
