@@ -6,7 +6,7 @@ import pytest
 import torch
 from certified import data
 from helpers import DOUBLE
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from motion import ring
 from torch_geometric.data import Data
@@ -116,6 +116,7 @@ def test_contractions_follow_within_the_bound(kind, seed, size, jumps, stagger, 
     whole, scenario = drifting(seed, size, jumps, every)
     seen = track(model, scenario, stagger=stagger, delay=delay, seed=seed)
     proved = certify(model, whole, stagger, delay, drift=seen.drift)
+    assume(seen.drift > 0.0)  # a ReLU may be off for every input: the answer then stays at zero
     kappa = proved.constants["modulus"]
     # The bound is on the end: what is left of the start shrinks by κ every S + D ticks. The ratio
     # of the norms in the proof can be read from the bound itself.
