@@ -83,25 +83,26 @@ def test_round_trip(name):
     np.testing.assert_array_equal(features, [1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda raw: raw[:10], "short"),
-        (lambda raw: b"\1" + raw[1:], "version"),
-        (lambda raw: raw[:1] + b"\7" + raw[2:], "kind"),
-        (lambda raw: raw[:2] + b"\0" + raw[3:], "rule"),
-        (lambda raw: raw[:3] + b"\3" + raw[4:], "kind"),
-        (lambda raw: raw[:4] + b"\xff" + raw[5:], "model"),
-        (lambda raw: raw + b"\0", "size"),
-        (lambda raw: raw[:-4], "size"),
-        (lambda raw: raw[:8] + b"\xff" + raw[9:], "damaged"),
-        (lambda raw: raw[:36] + b"\xff" + raw[37:], "damaged"),
-        (lambda raw: raw[:-1] + b"\xff", "damaged"),
-        (lambda raw: sealed(raw[:24] + struct.pack("<d", math.nan) + raw[32:]), "numbers"),
-        (lambda raw: sealed(raw[:32] + struct.pack("<f", math.nan) + raw[36:]), "numbers"),
-        (lambda raw: sealed(raw[:32] + struct.pack("<f", -1.0) + raw[36:]), "numbers"),
-    ],
-)
+WRONG = [
+    (lambda raw: raw[:10], "short"),
+    (lambda raw: b"\1" + raw[1:], "version"),
+    (lambda raw: raw[:1] + b"\7" + raw[2:], "kind"),
+    (lambda raw: raw[:2] + b"\0" + raw[3:], "rule"),
+    (lambda raw: raw[:3] + b"\3" + raw[4:], "kind"),
+    (lambda raw: raw[:4] + b"\xff" + raw[5:], "model"),
+    (lambda raw: raw + b"\0", "size"),
+    (lambda raw: raw[:-4], "size"),
+    (lambda raw: raw[:8] + b"\xff" + raw[9:], "damaged"),
+    (lambda raw: raw[:36] + b"\xff" + raw[37:], "damaged"),
+    (lambda raw: raw[:-1] + b"\xff", "damaged"),
+    (lambda raw: sealed(raw[:24] + struct.pack("<d", math.nan) + raw[32:]), "numbers"),
+    (lambda raw: sealed(raw[:32] + struct.pack("<f", math.nan) + raw[36:]), "numbers"),
+    (lambda raw: sealed(raw[:32] + struct.pack("<f", -1.0) + raw[36:]), "numbers"),
+]
+"""What somebody may do to a packet, and why it is refused then."""
+
+
+@pytest.mark.parametrize(("change", "why"), WRONG)
 def test_what_is_not_of_this_format_is_refused(change, why):
     raw = GRADIENT.data(GRADIENT.header(1), *drawn(GRADIENT))
     with pytest.raises(BadPacket, match=why):
