@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, ScarselliGNN, certify
+from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, ScarselliGNN
 from hogwild.cluster import Disorder, Store, Trace, Trainer, infer, partition
 from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
 from hogwild.testing import random_graph
@@ -142,15 +142,6 @@ def test_edge_weights_of_files_have_the_dtype_of_the_model(tmp_path):
     run = infer(GSDGNN(1, out_channels=2), path, 2, disorder=Disorder())
     assert run.converged
     assert run.prediction.dtype == torch.float32
-
-
-def test_the_certificate_says_what_is_proved_of_the_parts():
-    model, data = case("gsd")
-    run = infer(model, data, 2, disorder=Disorder())
-    found = certify(model, data, run=run)
-    assert found.parts == (f"2 parts: {run.guarantee}",)
-    assert found.data["parts"] == list(found.parts)
-    assert "parts" not in str(certify(model, data))
 
 
 def test_numbers_that_are_none_and_folders_that_cannot_be_written(tmp_path):
