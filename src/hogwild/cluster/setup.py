@@ -9,6 +9,7 @@ halo and the E edges of a part: constant + node · (A + B) + edge · E.
 from __future__ import annotations
 
 import contextlib
+import io
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from hogwild.errors import (
     is_number,
     require_positive,
 )
+from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs, whole
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
@@ -98,11 +100,6 @@ class Setup:
     partition: Partition | None = None
 
     @property
-    def keeps(self) -> Path | None:
-        """The folder, if it stays."""
-        return None if self.place.folder is None else self.folder
-
-    @property
     def num_nodes(self) -> int:
         """N."""
         whole_graph = self.store or self.inputs
@@ -135,7 +132,9 @@ class Setup:
             device="cuda" if place.gpus > 0 else "cpu",
         )
         if self.folder is not None:  # Ray's object store would lose it with the node that holds it
-            torch.save(model, self.folder / "model.pt")
+            file = io.BytesIO()
+            torch.save(model, file)
+            write_atomically(self.folder / "model.pt", file.getvalue())
         if place.disorder is not None or (len(sizes) == 1 and place.address is None):
             return InProcess([Host(plan, p) for p in range(len(sizes))], place.disorder)
         from hogwild.cluster.actors import Actors

@@ -211,7 +211,8 @@ def _write(folder: Path, graph: Inputs, parts: Tensor, overlap: int, hops: int) 
 
     def save(name: str, content: dict[str, Any]) -> None:
         path = folder / f"{name}.pt"
-        torch.save(content, path)
+        with path.open("wb") as file:  # of a full disk, torch's own writer says nothing
+            torch.save(content, file)
         files[name] = _crc(path)
 
     for p, piece in enumerate(pieces(graph, parts, overlap, hops)):
