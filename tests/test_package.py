@@ -128,7 +128,7 @@ def test_the_library_does_not_import_the_experiments(name):
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
     "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "kernels",
-    "linalg", "engines", "problems", "solvers", "models", "tasks", "asynchrony", "rules",
+    "linalg", "problems", "solvers", "engines", "models", "tasks", "asynchrony", "rules",
     "executors", "analysis", "plots", "training", "cluster", "demo", "web", "testing", "api", "cli",
 ]  # fmt: skip
 
@@ -146,6 +146,12 @@ def test_layers(name):
         allowed |= {"plots"}  # results draw themselves, and import the means when asked to
     found = {m.split(".")[1] for m in imported(name)}
     assert found <= allowed
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n.startswith("hogwild.models.")])
+def test_models_know_no_engine(name):
+    """They ask the list of engines, and no engine by its name."""
+    assert not [m for m in imported(name) if m.startswith("hogwild.engines.")]
 
 
 @pytest.mark.parametrize("stage", [*STAGES[: STAGES.index("models")]])
@@ -170,3 +176,12 @@ def test_neither_torch_nor_pyg_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['torch', 'torch_geometric']"  # as None: they cannot be imported
+
+
+@pytest.mark.parametrize("old", hogwild._MOVED)
+def test_modules_that_moved_are_found_with_a_warning(old):
+    new = importlib.import_module(hogwild._MOVED[old])
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new.__name__}"):
+        found = importlib.import_module(old)
+    assert all(getattr(found, name) is value for name, value in vars(new).items() if name[0] != "_")

@@ -43,10 +43,10 @@ def data():
 
 # The largest number of files, by model and call.
 WALKS = {
-    ("EnergyGNN", "forward"): 26,
+    ("EnergyGNN", "forward"): 24,
     ("EnergyGNN", "simulate"): 56,
     ("EnergyGNN", "infer"): 43,
-    ("SoftEnergyGNN", "forward"): 31,
+    ("SoftEnergyGNN", "forward"): 30,
     ("SoftEnergyGNN", "simulate"): 50,
     ("SoftEnergyGNN", "infer"): 39,
 }

@@ -26,7 +26,6 @@ from kernel_cases import (
 import hogwild
 from hogwild import Inputs, engines
 from hogwild.engines import cpu as compiled
-from hogwild.engines import cpu_large
 from hogwild.engines.cpu import CpuEngine
 from hogwild.engines.cpu_large import LargeCpuEngine, order_of
 from hogwild.kernels.native import library
@@ -52,7 +51,7 @@ CASES = {
 def every_graph(monkeypatch):
     """Every graph is large."""
     monkeypatch.setattr(engines, "ENGINES", (LargeCpuEngine,))
-    monkeypatch.setattr(cpu_large, "FEWEST", -1)
+    monkeypatch.setattr(LargeCpuEngine, "fewest", 0)
     monkeypatch.setattr(compiled, "PRODUCTS", 0.0)
 
 
@@ -241,12 +240,11 @@ def test_neighbours_are_near():
 
 
 def test_where_it_pays(monkeypatch):
-    monkeypatch.setattr(cpu_large, "FEWEST", 100)
+    monkeypatch.setattr(LargeCpuEngine, "fewest", 101)
     graph = odd_graph(0, [60], 2.0)
 
     def pays(inputs, **options):
-        found = LargeCpuEngine.of(layer(**options).problem(inputs), Newton())
-        return not isinstance(found, str)
+        return isinstance(engine_of(layer(**options), inputs), LargeCpuEngine)
 
     assert pays(graph)
     assert not pays(odd_graph(0, [60, 60], 1.5))

@@ -15,9 +15,10 @@ from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
 
 from hogwild import Inputs, engines
 from hogwild.engines import gpu, gpu_large
-from hogwild.linalg.recording import Replay
+from hogwild.kernels.native import library
 from hogwild.linalg.solution import Status
 from hogwild.solvers import Newton
+from hogwild.training.recorded import Replay
 
 CASES = {
     "default": {},
@@ -106,7 +107,7 @@ def test_sorted_edges(seed, sizes):
 @needs_library
 def test_where_it_pays(monkeypatch):
     """For few large graphs without hubs, with narrow embeddings, that fit into memory."""
-    monkeypatch.setattr(gpu_large, "FEWEST_ROWS", 100)
+    fewest = 100
     monkeypatch.setattr(gpu_large, "MOST_DEGREE", 20)
     monkeypatch.setattr(gpu_large, "room", lambda graph: 10_000_000)
 
@@ -115,7 +116,9 @@ def test_where_it_pays(monkeypatch):
         batch = torch.arange(copies).repeat_interleave(n)
         inputs = Inputs(torch.randn(n * copies, 3, **DOUBLE), edge_index, batch=batch)
         problem = layer(replicas=replicas, **options).problem(inputs)
-        return not isinstance(gpu_large.LargeGpuEngine.of(problem, Newton()), str)
+        rows = max(problem.graph.num_edges, n * copies)
+        fast = gpu_large.LargeGpuEngine.is_fastest_for(library(), problem)
+        return rows >= fewest * copies and fast
 
     work = 4e5  # of a grid's factorisation
     monkeypatch.setattr(gpu_large, "MOST_WORK", 2 * work)
@@ -139,7 +142,7 @@ def on_gpu(monkeypatch):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.setattr(engines, "ENGINES", (engines.CpuEngine, gpu_large.LargeGpuEngine))
-    monkeypatch.setattr(gpu_large, "FEWEST_ROWS", 0)
+    monkeypatch.setattr(gpu_large.LargeGpuEngine, "fewest", 0)
     monkeypatch.setattr(gpu_large, "MOST_WORK", -1)  # small graphs, too
 
 

@@ -26,10 +26,11 @@ ENGINES: tuple[type[Engine], ...] = (
 
 def engine_for(problem: Problem, solver: Solver) -> Engine:
     """The first engine that takes this problem and this solver."""
-    device = problem.graph.src.device.type
-    why = f"{type(problem).__name__} has no compiled solve"
+    graph, why = problem.graph, f"{type(problem).__name__} has no compiled solve"
+    device, rows = graph.src.device.type, max(graph.num_edges, graph.num_nodes)
     for engine in ENGINES:
-        if isinstance(problem, engine.kind) and engine.device in (None, device):
+        fits = isinstance(problem, engine.kind) and engine.device in (None, device)
+        if fits and rows >= engine.fewest * graph.num_graphs:
             found = engine.of(problem, solver)
             if isinstance(found, Engine):
                 return found

@@ -21,12 +21,14 @@ class Engine(ABC):
         solver: The solver, whose method the engine follows.
         kind: The class of problems that the engine solves.
         device: The type of device that it computes on; ``None``: any.
+        fewest: Edges (or nodes) of a graph, in the mean of a batch, below which it is not tried.
     """
 
     problem: Problem
     solver: Solver
     kind: ClassVar[type]
     device: ClassVar[str | None] = None
+    fewest: ClassVar[int] = 0
 
     @classmethod
     @abstractmethod

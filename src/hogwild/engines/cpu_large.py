@@ -7,7 +7,7 @@ neighbours near each other. The number of threads changes no bit of an answer.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,14 +19,8 @@ from hogwild.graph import Graph, kept
 from hogwild.kernels.native import Library, address
 from hogwild.linalg.direct import GraphPlan
 from hogwild.linalg.solution import Solution
-from hogwild.problems.base import Problem
 from hogwild.problems.energy import EnergyProblem
-from hogwild.solvers.loop import Solver
 
-FEWEST = 4_096
-"""Edges (or nodes) of a graph, in the mean of a batch, up to which threads take graphs in turn.
-Above it, blocks are faster than products by the networks wherever factorisations do not pay (trials
-without a record on random geometric graphs, grids and preferential attachment)."""
 MOST_CHANNELS, MOST_MESSAGES = 8, 16
 """Widest embeddings and messages (of all heads) that ``chunks.h`` has blocks for."""
 BLOCKS = 2
@@ -57,12 +51,9 @@ def sorted_plan(graph: Graph, native: Library) -> GraphPlan:
 class LargeCpuEngine(CpuEngine):
     """An energy on a few large graphs on a CPU."""
 
-    @classmethod
-    def of(cls, problem: Problem, solver: Solver) -> Self | str:
-        graph = problem.graph
-        if max(graph.num_edges, graph.num_nodes) <= FEWEST * graph.num_graphs:
-            return "the graphs are small"
-        return super().of(problem, solver)
+    fewest = 4_097
+    """Above it, blocks are faster than products by the networks wherever factorisations do not pay
+    (trials without a record on random geometric graphs, grids and preferential attachment)."""
 
     def _analyse(self) -> None:
         self.plan = sorted_plan(self.graph, self.native)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,16 +27,11 @@ from hogwild.kernels.driver import argument_addresses, launch_together, load, mu
 from hogwild.kernels.native import Library, address
 from hogwild.linalg.direct import plan_of
 from hogwild.linalg.solution import Solution
-from hogwild.problems.base import Problem
 from hogwild.problems.energy import Design, EnergyProblem
-from hogwild.solvers.loop import Solver
 
 HEADERS = (*SHARED, "grid_gpu.h", "system.h", "krylov_gpu.h")
 THREADS, RESIDENT = 256, 2
 """Threads of a block, and blocks that share a multiprocessor."""
-FEWEST_ROWS = 4_096
-"""Mean number of edges (or nodes) of a graph below which waiting for each other costs more than
-computing: one graph is computed after the other."""
 MOST_WORK = 3e6
 """Multiplications of a graph's factorisation, for every (graph, replica) of a batch, above which
 all threads together are faster than a block of threads for each of them. On an H200 a factorisation
@@ -147,15 +142,11 @@ class LargeGpuEngine(CpuEngine):
     """An energy on a few large graphs on a GPU."""
 
     device = "cuda"
+    fewest = 4_096
+    """Below it, waiting for each other costs more than computing: one graph is computed after the
+    other."""
     index: int = 0
     """The number of the GPU."""
-
-    @classmethod
-    def of(cls, problem: Problem, solver: Solver) -> Self | str:
-        graph = problem.graph
-        if max(graph.num_edges, graph.num_nodes) < FEWEST_ROWS * graph.num_graphs:
-            return "the graphs are small"
-        return super().of(problem, solver)
 
     def _analyse(self) -> None:
         self.edges = connectivity(self.graph)

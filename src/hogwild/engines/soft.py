@@ -390,12 +390,12 @@ class SoftEngine(Engine):
         return Solution.of(y.mT, residual, atol + rtol * problem.size_of(y.mT), steps)
 
     def vjp(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
-        found = self._dual(h, gradient)
+        found = self.dual(h, gradient)
         local = self.rows.cotangents(h.mT.contiguous(), -found.value.mT.contiguous())
         pairs = zip(arrays(self.problem.local), arrays(local), strict=True)
         return found, tuple(y for (x, _), (y, _) in pairs if x.requires_grad)
 
-    def _dual(self, h: Tensor, b: Tensor) -> Solution:
+    def dual(self, h: Tensor, b: Tensor) -> Solution:
         """The solution of H x = b with the Hessian at h, all [R, k, N]."""
         problem, adjoint = self.problem, self.solver.adjoint
         rtol = adjoint.tolerance(h.dtype)

@@ -28,7 +28,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.levels import LayeredProblem, StackProblem
-from hogwild.models.mode import evaluating
+from hogwild.models.validation import evaluating
 from hogwild.nn.norm import BatchNorm
 from hogwild.rules import RULES, about, choose
 from hogwild_node.rules import OverwritingRule

@@ -21,7 +21,7 @@ from hogwild.models.base import Kind
 from hogwild.models.contraction import renormalised
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.models.mode import opaque, refuse_transforms
+from hogwild.models.validation import opaque, refuse_transforms
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention
 from hogwild.nn.picnn import PICNN

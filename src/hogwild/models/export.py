@@ -19,8 +19,8 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.layered import Layer, Layers, activation
 from hogwild.models.locality import normalises
-from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field

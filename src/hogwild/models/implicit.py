@@ -23,11 +23,15 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.recording import unreadable
-from hogwild.linalg.solution import Solution
+from hogwild.linalg.solution import Solution, unreadable
 from hogwild.models.base import Conv, keywords, refuse_unknown
-from hogwild.models.mode import opaque, refuse_transforms, studied
-from hogwild.models.validation import first_parameter, large_features
+from hogwild.models.validation import (
+    first_parameter,
+    large_features,
+    opaque,
+    refuse_transforms,
+    studied,
+)
 from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
 from hogwild.solvers.loop import Solver

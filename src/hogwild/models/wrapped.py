@@ -36,10 +36,9 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import LayeredGNN
 from hogwild.models.locality import AllEdges
-from hogwild.models.mode import uncompiled
 from hogwild.models.replayed import Fields, ForwardSignature, Recorded, WrappedProblem, convolutions
 from hogwild.models.trial import Trial
-from hogwild.models.validation import require_finite
+from hogwild.models.validation import require_finite, uncompiled
 
 Head = Callable[[Any, Tensor], Tensor]
 """A function of the forward's output and the graph of each node [N] that returns predictions."""
