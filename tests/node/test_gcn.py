@@ -13,7 +13,7 @@ from hogwild import GCN, Inputs, LayeredGNN
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulation import Simulation
-from hogwild.models.levels import LayeredProblem
+from hogwild.models.program import LayeredProblem
 from hogwild.rules import rule_for
 from hogwild_node import CachingRule, OverwritingRule, ResendingRule, Star, WaitingRule
 from hogwild_node.tree import walk
