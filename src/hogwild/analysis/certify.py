@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,9 @@ from hogwild.analysis.certificate import HOPELESS, NO_RATE, Certificate
 from hogwild.analysis.contractions import certify_balls, certify_fixed_point, follow
 from hogwild.analysis.energies import certify_messages, certify_steps
 from hogwild.errors import AsynchronyError, ConfigError, is_number
+from hogwild.executors.simulate import Case
 from hogwild.executors.simulation import Settings
-from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Conv, GraphModule, Kind
+from hogwild.models.base import Conv, Kind
 from hogwild.models.mode import evaluating, uncompiled
 from hogwild.models.program import LayeredProblem
 from hogwild.models.stack import StackProblem
@@ -62,23 +63,16 @@ def certify(
     found = found if isinstance(found, Conv) else runnable(found)  # a layer needs no readout
     if drift is not None and not (is_number(drift) and 0.0 <= drift < math.inf):
         raise ConfigError(f"drift={drift!r}; expected a nonnegative number: a move in a tick")
-    return certified(found, Inputs.of(data), Settings(stagger, delay, **options), drift)
+    return certified(Case(found, data), Settings(stagger, delay, **options), drift)
 
 
 @torch.no_grad()
-def certified(
-    model: GraphModule,
-    inputs: Inputs,
-    settings: Settings,
-    drift: float | None = None,
-    answer: Callable[[], Tensor] | None = None,
-) -> Certificate:
-    """What is proved of a model, which is known to be one, with these settings; ``answer()`` are
-    its synchronous embeddings, if they are known."""
+def certified(case: Case, settings: Settings, drift: float | None = None) -> Certificate:
+    """What is proved of a model on graphs with these settings."""
+    model = case.model
     with evaluating(model):
         try:
-            model.require_asynchronous(inputs)
-            problem = model.problem(inputs)
+            problem = case.problem
         except AsynchronyError as error:
             reason = f"it cannot run asynchronously at all: {error}"
             return Certificate(model.kind, False, reason)
@@ -88,11 +82,11 @@ def certified(
             reason = f"{rule} is a rule of your own, about which nothing is proved here"
             found = Certificate(model.kind, False, reason)
         elif isinstance(problem, StackProblem):
-            found = _stack(model, problem, inputs, settings)
+            found = _stack(case, problem, settings)
         elif isinstance(problem, LayeredProblem):
             found = _layers(problem, settings)
         else:
-            problem, answer = problem.detach(), answer or (lambda: model.embed(inputs).value)
+            answer = partial(getattr, case, "answer")
             found = _alone(problem, settings, answer, sends_letters(problem, rule))
             contracts = about(rule).proof == "contraction"
             if contracts and drift is not None and isinstance(problem, FixedPoint):
@@ -147,20 +141,19 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
     return facts.proved(settings, rule.reason)
 
 
-def _stack(
-    model: GraphModule, stack: StackProblem, inputs: Inputs, settings: Settings
-) -> Certificate:
+def _stack(case: Case, stack: StackProblem, settings: Settings) -> Certificate:
     """Level by level, with the levels below at their answers."""
+    kind: Kind = case.model.kind
     if not about(settings.rule).moves:
         reason = "it cannot run under this rule, which needs a problem that does not move"
-        return Certificate(model.kind, False, reason)
-    solved = [level.value for level in model.solutions(inputs)]
+        return Certificate(kind, False, reason)
+    solved = [level.value for level in case.levels]
     settled = stack.settled([as_field(h, h.dtype) for h in solved])
     levels = tuple(
         replace(_alone(problem, settings, h.detach), since=0, **NO_RATE)
         for problem, h in zip(settled, solved, strict=True)
     )
-    found = Certificate(model.kind, False, "", levels=levels)
+    found = Certificate(kind, False, "", levels=levels)
     weak = [number for number, level in enumerate(levels, 1) if not level.guaranteed]
     if not weak:
         reason = (

@@ -264,6 +264,7 @@ def gcn_node(layers: Sequence[Layer], problem: LayeredProblem) -> GCNNode | None
 
 
 def layers_of(sequence: nn.Module) -> list[Layer]:
+    """The layers in a :class:`LayerList`."""
     return [layer for layer in sequence.children() if isinstance(layer, Layer)]
 
 
