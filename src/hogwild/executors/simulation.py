@@ -32,7 +32,7 @@ from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Problem
 from hogwild.rules import check_radius, rule_for, sends_letters
 from hogwild.rules.energies import check_step
-from hogwild.rules.stack import StackRule
+from hogwild.rules.levels import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 
 NUMBER = 4
