@@ -55,6 +55,12 @@ class Frame:
         """The number of nodes that are there."""
         return self.ids.numel() - self.gone
 
+    @property
+    def mute(self) -> Tensor:
+        """The mask of the edges on which nothing is sent, [E]."""
+        edges = self.data.edge_index.size(1)
+        return torch.zeros(edges, dtype=torch.bool) if self.silent is None else self.silent
+
 
 class Scenario:
     """Graph and features as functions of time; what :func:`hogwild.track` runs on.

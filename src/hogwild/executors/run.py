@@ -77,7 +77,6 @@ class Run:
         tol: The tolerance.
         stalled: Whether the simulation ended early, since packets are wrong (quantised, or not sent
             because little has changed) and no remaining run came nearer to the answer.
-        halfway: A tick about halfway and the deviations then, [Q, G]; ``None``: too few ticks.
         reached: Tick at which each run and graph was first seen within the tolerance; −1: never.
         history: Deviation over time, [T, Q, G], at ``history_ticks``; ``None`` unless asked for.
         embeddings: Embeddings over time, [T, Q, N, k]; ``None`` unless asked for.
@@ -104,7 +103,6 @@ class Run:
     ticks: int
     tol: float
     stalled: bool
-    halfway: tuple[int, Tensor] | None
     reached: Tensor
     history: Tensor | None
     history_ticks: list[int]
@@ -129,10 +127,12 @@ class Run:
     def ticks_needed(self) -> int | None:
         """About how many ticks let every run arrive, if the others go on as they did in the second
         half of this simulation. ``None``: they came no nearer, or there were too few ticks."""
-        if self.halfway is None or self.halfway[0] >= self.ticks - 1:
+        looks, deviation = self.deadlines.ticks, self.deadlines.deviation[:, ~self.converged.cpu()]
+        half = int((looks <= self.ticks // 2).sum()) - 1  # the last look of the first half
+        if not 0 < int(looks[half]) < self.ticks:
             return None
-        left, then = self.deviation[~self.converged], self.halfway[1][~self.converged]
-        slope = (left / then).log() / (self.ticks - 1 - self.halfway[0])  # a tick
+        left = deviation[-1]
+        slope = (left / deviation[half]).log() / (self.ticks - looks[half])  # a tick
         more = (self.tol / left).log() / slope
         if not bool(((slope < 0) & more.isfinite()).all()):
             return None

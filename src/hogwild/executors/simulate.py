@@ -6,7 +6,6 @@ import time as clock
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.run import Run, Staleness
 from hogwild.executors.simulation import NUMBER, Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.linalg.solution import Solution
 from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
@@ -36,6 +36,8 @@ PATIENCE, MARGIN = 500, 0.01
 the answer fell by the share ``MARGIN``."""
 SHARE = 50
 """Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
+ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
+"""What a trace says about the settings that it was drawn with, beside their impairments."""
 SPACING = 1.15
 """Costs are noted at a tick that is so many times the tick of the note before, or at the next."""
 
@@ -120,68 +122,32 @@ def simulate(
     with evaluating(model), torch.no_grad():
         model.require_asynchronous(inputs)
         levels = model.solutions(inputs)  # of every layer that is solved
-        answers, answer = [found.value for found in levels], model.joined(levels).value
-        prediction = model.read(answer, inputs)
-        score, note = _score(prediction, data, metric, higher_is_better, target, mask)
+        prediction = model.read(model.joined(levels).value, inputs)
+        try:
+            score, note = score_of(prediction, data, metric, higher_is_better, target, mask), ""
+        except InputError as error:  # targets do not fit: an error only where somebody gave them
+            if any(given is not None for given in (metric, higher_is_better, target, mask)):
+                raise
+            score, note = None, f"no error of the task: {error}"
         problem = model.problem(inputs.repeat(runs)).detach()
-        timetable, about, ticks = _timetable(problem.graph, settings, replay)
-        bounds = None if about["bounds"] is None else tuple(about["bounds"])
         settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-        start = problem.start()
+        about = {name: getattr(settings, name) for name in ABOUT}
+        about["impairments"] = [repr(impairment) for impairment in settings.impairments]
+        if replay is None:
+            timetable: Timetable = settings.schedule(problem.graph)
+        else:  # with the bounds of the recording, not of this call
+            timetable, about = Replay(replay, problem.graph), about | replay.about
+            ticks = min(ticks, timetable.length)
+        bounds = None if about["bounds"] is None else tuple(about["bounds"])
         made = settings.rule_on(problem, bounds)
-        simulation = Simulation(made, timetable, start, impairments=settings.impairments)
-        targets = [as_field(one, start.dtype).repeat(1, 1, runs) for one in answers]
-        monitor = Monitor(simulation, targets, settings, ticks, model, inputs, answer, score)
+        simulation = Simulation(made, timetable, problem.start(), impairments=settings.impairments)
+        monitor = Monitor(simulation, settings, ticks, model, inputs, levels, score)
         trace = Trace.of(timetable, about) if record else None
-        _tick(monitor, trace, progress)
+        monitor.run(trace, progress)
         if trace is not None and not isinstance(record, bool):
             trace.save(record)
         deadlines = monitor.deadlines(None if score is None else score(prediction), note, replay)
         return monitor.report(bounds, trace, deadlines, clock.perf_counter() - begun)
-
-
-def _score(prediction: Tensor, data: Data | list[Data], *given: Any) -> tuple[Score | None, str]:
-    """How predictions are scored, with the last four arguments of :func:`score_of`; or why they
-    are not, where nobody asked for a score and the targets do not fit."""
-    try:
-        return score_of(prediction, data, *given), ""
-    except InputError as error:
-        if any(argument is not None for argument in given):
-            raise
-        return None, f"no error of the task: {error}"
-
-
-def _timetable(
-    graph: Any, settings: Settings, replay: Trace | None
-) -> tuple[Timetable, dict[str, Any], int]:
-    """A schedule or a replayed trace; what it was drawn with; and for how many ticks it goes."""
-    names = ("stagger", "delay", "seed", "runs", "bounds")
-    about: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    about["impairments"] = [repr(impairment) for impairment in settings.impairments]
-    if replay is None:
-        return settings.schedule(graph), about, settings.ticks
-    timetable = Replay(replay, graph)
-    # The bounds of a recorded schedule are those of the recording, not of this call.
-    return timetable, about | replay.about, min(settings.ticks, timetable.length)
-
-
-def _tick(monitor: Monitor, trace: Trace | None, progress: bool | None) -> None:
-    """Run until nothing is left to do, or to the last tick."""
-    simulation, ticks = monitor.simulation, monitor.ticks
-    goal = "" if monitor.goal is None else f" of {monitor.goal:.0e}"
-    total = ticks if monitor.goal is None and not simulation.rule.ends else None
-    with bar(total, progress, "tick", "simulating") as shown:
-        for t in range(ticks):
-            if trace is None:
-                simulation.advance()
-            else:
-                trace.append(simulation.step())
-            shown.update()
-            if monitor.look(t):
-                break
-            if not shown.disable and looks(t):
-                text = f"deviation {float(monitor.deviation.max()):.1e}{goal}"
-                shown.set_postfix_str(text, False)
 
 
 def looks(t: int) -> bool:
@@ -194,34 +160,33 @@ class Monitor:
 
     Args:
         simulation: The simulation.
-        targets: The answers of all levels, [R, k, Q·N] each.
         settings: The tolerance, what is recorded, and the impairments.
         ticks: Ticks after which the simulation ends in any case.
         model: What reads predictions.
         inputs: The graphs of one run.
-        answer: The synchronous embeddings, [(R,) N, k].
+        levels: The synchronous answers of all levels, [(R,) N, k] each.
         score: Of predictions; ``None``: there is no target.
     """
 
     def __init__(
         self,
         simulation: Simulation,
-        targets: list[Tensor],
         settings: Settings,
         ticks: int,
         model: Model,
         inputs: Inputs,
-        answer: Tensor,
+        levels: list[Solution],
         score: Score | None,
     ) -> None:
-        self.simulation, self.graph, self.targets = simulation, simulation.graph, targets
-        self.settings, self.ticks, self.model = settings, ticks, model
-        self.inputs, self.answer, self.score = inputs, answer, score
-        self.many = inputs.repeat(settings.runs)
-        tiny = torch.finfo(targets[-1].dtype).tiny
-        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
+        self.simulation, self.graph = simulation, simulation.graph
+        self.settings, self.ticks, self.model, self.score = settings, ticks, model, score
+        self.inputs, self.many = inputs, inputs.repeat(settings.runs)
+        self.answer, dtype = model.joined(levels).value, simulation.h.dtype
+        repeated = (as_field(level.value, dtype).repeat(1, 1, settings.runs) for level in levels)
+        self.targets = list(repeated)  # [R, k, Q·N] each
+        tiny = torch.finfo(dtype).tiny
+        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in self.targets]
         self.deviation = self._distance()
-        self.halfway: tuple[int, Tensor] | None = None
         self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
         exact = all(impairment.exact for impairment in settings.impairments)
         self.stall = None if exact else Stall()
@@ -232,6 +197,24 @@ class Monitor:
         self.noted: list[int] = []  # ticks; then counts of a node, deviations, errors
         self.notes: dict[str, list[Tensor]] = {"counts": [], "deviation": [], "error": []}
         self._note(0)
+
+    def run(self, trace: Trace | None, progress: bool | None) -> None:
+        """Run until nothing is left to do, or to the last tick; the trace is filled."""
+        simulation, ticks = self.simulation, self.ticks
+        goal = "" if self.goal is None else f" of {self.goal:.0e}"
+        total = ticks if self.goal is None and not simulation.rule.ends else None
+        with bar(total, progress, "tick", "simulating") as shown:
+            for t in range(ticks):
+                if trace is None:
+                    simulation.advance()
+                else:
+                    trace.append(simulation.step())
+                shown.update()
+                if self.look(t):
+                    break
+                if not shown.disable and looks(t):
+                    text = f"deviation {float(self.deviation.max()):.1e}{goal}"
+                    shown.set_postfix_str(text, False)
 
     def _counts(self) -> list[Tensor]:
         """Updates, packets, bytes and solves of every node so far, [Q, N] each."""
@@ -273,25 +256,23 @@ class Monitor:
 
     def look(self, t: int) -> bool:
         """Look at the runs after tick ``t``; returns whether nothing is left to do."""
-        times, half = self.settings.history, self.ticks // 2
+        times, last = self.settings.history, t == self.ticks - 1
         record = t % times == 0 if isinstance(times, int) else times is not None and t in times
-        if not (record or looks(t) or t in (half, self.ticks - 1)):
+        if not (record or looks(t) or last or t == self.ticks // 2):
             return False
         self.deviation = self._distance()
-        over = self._over(t, record)
-        if over or t == self.ticks - 1 or t + 1 >= self.due:
+        over = self._over(t)
+        if over or last or t + 1 >= self.due:
             self._note(t + 1)
-        return over
-
-    def _over(self, t: int, record: bool) -> bool:
-        """Whether nothing is left to do after tick ``t``."""
-        if self.halfway is None and t >= self.ticks // 2:
-            self.halfway = t, self._per_graph(self.deviation)
         if record:
             self.times.append(t)
             self.history.append(self._per_graph(self.deviation.clone()))
             if self.settings.keep_embeddings:
                 self.embeddings.append(self._per_run(self.h.clone()))
+        return over
+
+    def _over(self, t: int) -> bool:
+        """Whether nothing is left to do after tick ``t``."""
         if self.simulation.rule.ends:
             return self.simulation.finished
         if self.goal is None:
@@ -325,22 +306,11 @@ class Monitor:
         """Error by deadline, where the prediction in step has the score ``synchronous``."""
         stacked = {name: torch.stack(each) for name, each in self.notes.items() if each}
         updates, packets, sent, solved = stacked["counts"].unbind(1)
+        metric = None if self.score is None else self.score.metric
         return Deadlines(
-            ticks=torch.tensor(self.noted),
-            updates=updates,
-            packets=packets,
-            bytes=sent,
-            solved=solved,
-            deviation=stacked["deviation"],
-            error=stacked.get("error"),
-            synchronous=synchronous,
-            metric=None if self.score is None else self.score.metric,
-            note=note,
-            name=self.settings.rule,
-            graph=self.graph,
-            settings=self.settings,
-            replay=replay,
-        )
+            torch.tensor(self.noted), updates, packets, sent, solved, stacked["deviation"],
+            stacked.get("error"), synchronous, metric, note, self.graph, self.settings, replay,
+        )  # fmt: skip
 
     def report(
         self,
@@ -350,11 +320,12 @@ class Monitor:
         seconds: float,
     ) -> Run:
         """What the runs ended with, where the bounds (S, D) held."""
-        simulation, settings, tally = self.simulation, self.settings, self.simulation.tally
+        simulation, settings = self.simulation, self.settings
         held = bounds or (settings.stagger, settings.delay)
         bound, h = max(held[0], held[1] + 1), self._per_run(self.h)
+        (packet, content), deviation = simulation.ages(), self._per_graph(self.deviation)
         updates, packets, sent, solved = self._counts()
-        deviation, tol = self._per_graph(self.deviation), settings.tol or 1e-6
+        tol = settings.tol or 1e-6
         return Run(
             predictions=torch.stack([self.model.read(each, self.inputs) for each in h]),
             h=h,
@@ -363,25 +334,24 @@ class Monitor:
             converged=deviation <= tol,
             updates=updates,
             packets=packets,
-            saved=tally.saved.view(settings.runs, -1),
+            saved=simulation.tally.saved.view(settings.runs, -1),
             bytes=sent,
             solved=solved,
             staleness=Staleness(
-                tally.packet_age,
-                tally.content_age,
+                packet,
+                content,
                 bound,
                 bounds is not None,
                 settings.content_age(held, simulation.rule.letter > 0),
             ),
             assumptions={
                 "a": simulation.longest_gap() <= bound,
-                "b": tally.packet_age.largest < bound,
+                "b": packet.largest < bound,
                 "c": True,
             },
-            ticks=tally.ticks,
+            ticks=simulation.tally.ticks,
             tol=tol,
             stalled=self.stalled,
-            halfway=self.halfway,
             reached=self.reached.view(settings.runs, -1),
             history=torch.stack(self.history) if self.history else None,
             history_ticks=self.times,
