@@ -14,7 +14,6 @@ from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.tasks.moving import (
     circling,
-    mote_positions,
     near,
     radius_of,
     read_positions,
@@ -34,7 +33,6 @@ def swarm(
     every: int = 300,
     speed: float = 0.02,
     channels: int = 1,
-    distances: bool = False,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Scenario:
@@ -49,13 +47,12 @@ def swarm(
         changes: Number of changes: the robots move, and with them the edges.
         every: Ticks between two changes.
         speed: How far a robot goes between two changes, relative to the side of the square.
-        distances: Give edges their length as a feature.
     """
     random = np.random.default_rng(seed)
     position = waypoints(nodes, changes, speed, random)
     x = torch.from_numpy(random.standard_normal((nodes, channels))).to(dtype)
     y, radius = x.mean(0, keepdim=True).expand(nodes, -1), radius_of(position, degree)
-    frames = [_placed(place, radius, x, dtype, distances, y=y) for place in position]
+    frames = [_placed(place, radius, x, y=y) for place in position]
     return _scenario(frames, every, "swarm")
 
 
@@ -85,17 +82,8 @@ def moving_source(
     place = random.random((nodes, 2)) if position is None else np.asarray(position, float)
     source, radius = circling(changes, random, turns), radius_of(place, degree)
     seen = readings(place, source, noise, random, dtype)
-    frames = [_placed(place, radius, x, dtype, y=y) for x, y in seen]
+    frames = [_placed(place, radius, x, y=y) for x, y in seen]
     return _scenario(frames, every, "moving source")
-
-
-def motes(**options: object) -> Scenario:
-    """The motes of the Intel Berkeley lab, in their real positions, with a source that moves over
-    them; ``options`` are those of :func:`moving_source`. The positions are read from
-    ``$HOGWILD_DATA/sensor``."""
-    found = moving_source(**{"position": mote_positions(), **options})  # type: ignore[arg-type]
-    found.name = "motes"
-    return found
 
 
 def drifting(
@@ -152,27 +140,16 @@ def partition(
     breaks: int = 200,
     heals: int = 400,
     length: int = 600,
-    half: Tensor | None = None,
 ) -> Scenario:
     """A graph falls into two parts and heals: edges between the parts are not there from tick
-    ``breaks`` until tick ``heals``.
-
-    Args:
-        half: One of the parts, a mask [N]; by default the nodes that a search from node 0 reaches
-            first.
-    """
+    ``breaks`` until tick ``heals``. One part is the half of the nodes that a search from node 0
+    reaches first."""
     require_integer("breaks", breaks, 1)
     require_integer("heals", heals, breaks + 1)
-    edges, n = data.edge_index.cpu(), data.x.size(0)
-    side = _nearest_half(edges, n) if half is None else torch.as_tensor(half).cpu().bool()
-    if side.shape != (n,):
-        raise ConfigError(f"half has shape {list(side.shape)}; expected a mask [{n}] of the nodes")
+    edges = data.edge_index.cpu()
+    side = _nearest_half(edges, data.x.size(0))
     within = (side[edges[0]] == side[edges[1]]).to(data.edge_index.device)
-    broken = data.clone()
-    for name in ("edge_attr", "edge_weight"):
-        if data.get(name) is not None:
-            broken[name] = data[name][within]
-    broken.edge_index = data.edge_index[:, within]
+    broken = data.edge_subgraph(within)
     frames = [data.clone(), broken, data.clone()]
     return Scenario(frames, [0, breaks, heals], length=length, name="partition")
 
@@ -184,7 +161,6 @@ def from_positions(
     degree: float = 6.0,
     every: int = 20,
     features: Features | None = None,
-    distances: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Scenario:
     """A scenario from positions over time in a file: a CSV with the columns time, id, x, y, or an
@@ -196,7 +172,6 @@ def from_positions(
         every: Ticks of one unit of time in the file.
         features: Features [n, p] from positions [n, 2] and the number of the frame; by default the
             positions.
-        distances: Give edges their length as a feature.
     """
     time, ids, position = read_positions(path)
     require_positive("every", every)
@@ -209,7 +184,7 @@ def from_positions(
         here = time == moment
         place = position[here]
         x = place if features is None else np.asarray(features(place, number), float)
-        frame = _placed(place, radius, torch.from_numpy(x).to(dtype), dtype, distances)
+        frame = _placed(place, radius, torch.from_numpy(x).to(dtype))
         frame.node_id = torch.from_numpy(ids[here])
         frames.append(frame)
         times.append(round(float(moment - moments[0]) * every))
@@ -234,30 +209,17 @@ def _scenario(frames: Sequence[Data], every: int, name: str) -> Scenario:
     return Scenario(frames, times, length=every * len(frames), name=name)
 
 
-def _placed(
-    place: np.ndarray,
-    radius: float,
-    x: Tensor,
-    dtype: torch.dtype,
-    distances: bool = False,
-    **more: Tensor,
-) -> Data:
+def _placed(place: np.ndarray, radius: float, x: Tensor, **more: Tensor) -> Data:
     """Points with edges between those that are near each other."""
-    edge_index, pos = near(place, radius), torch.from_numpy(place).to(dtype)
-    data = Data(x=x, edge_index=edge_index, pos=pos, **more)
-    if distances:
-        gap = pos[edge_index[0]] - pos[edge_index[1]]
-        data.edge_attr = gap.norm(dim=-1, keepdim=True)
-    return data
+    pos = torch.from_numpy(place).to(x.dtype)
+    return Data(x=x, edge_index=near(place, radius), pos=pos, **more)
 
 
 def _part(data: Data, there: Tensor) -> Data:
     """The nodes that are there, with the edges between them, and their identities."""
-    there = there.to(data.x.device)
-    n = data.x.size(0)
     ids = data.get("node_id")
-    out = data.subgraph(there) if isinstance(there, Tensor) else data
-    out.node_id = (torch.arange(n) if ids is None else torch.as_tensor(ids))[there.cpu()]
+    out = data.subgraph(there.to(data.x.device))
+    out.node_id = (torch.arange(len(there)) if ids is None else torch.as_tensor(ids))[there]
     return out
 
 
