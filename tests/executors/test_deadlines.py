@@ -43,7 +43,7 @@ def test_a_look_is_what_a_run_that_ends_there_ends_with():
 def test_looks_change_nothing(monkeypatch):
     model, data, _ = case()
     run = simulate(model, data, runs=2)
-    monkeypatch.setattr("hogwild.executors.simulate.SPACING", 3.0)
+    monkeypatch.setattr("hogwild.executors.run.SPACING", 3.0)
     rarely = simulate(model, data, runs=2)
     assert torch.equal(run.h, rarely.h)
     assert torch.equal(run.updates, rarely.updates)

@@ -31,7 +31,6 @@ from hogwild.progress import aligned, bar, shown, size, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 VALUES = {
     "decrease": "mean decrease of performance",
@@ -141,12 +140,6 @@ class Sweep:
         left = {n: why for result in self.results.values() for n, why in result.left_out.items()}
         out = [wrapped(f"Left out where it cannot run: {n}: {why}.") for n, why in left.items()]
         return "\n\n".join([head, aligned(rows), *out])
-
-    def to_frame(self) -> DataFrame:
-        """:meth:`rows` as a table."""
-        from hogwild.plots.style import need
-
-        return need("pandas").DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
         """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
@@ -16,9 +18,8 @@ from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import InputError
-from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.run import Run, Staleness
-from hogwild.executors.simulation import NUMBER, Settings, Simulation
+from hogwild.executors.run import Monitor, Run
+from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.linalg.solution import Solution
 from hogwild.metrics import Metric
@@ -27,19 +28,10 @@ from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import runnable
-from hogwild.ops import as_field
-from hogwild.progress import bar
-from hogwild.rules import choose
+from hogwild.rules import AnyProblem, choose
 
-PATIENCE, MARGIN = 500, 0.01
-"""Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
-the answer fell by the share ``MARGIN``."""
-SHARE = 50
-"""Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
 ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
 """What a trace says about the settings that it was drawn with, beside their impairments."""
-SPACING = 1.15
-"""Costs are noted at a tick that is so many times the tick of the note before, or at the next."""
 
 
 def simulate(
@@ -110,276 +102,103 @@ def simulate(
         mask: Which items to score.
         progress: Show a progress bar; by default in a terminal or a notebook.
     """
-    model = runnable(model)
     settings = Settings(
         stagger, delay, seed, runs, rule, step, check_impairments(impairments), ticks, tol,
         history, keep_embeddings, radius,
     )  # fmt: skip
-    if isinstance(replay, str | Path):
-        replay = Trace.load(replay)
-    data = data if isinstance(data, Data) else graphs_of(data)
-    inputs, begun = Inputs.of(data), clock.perf_counter()
-    with evaluating(model), torch.no_grad():
-        model.require_asynchronous(inputs)
-        levels = model.solutions(inputs)  # of every layer that is solved
-        prediction = model.read(model.joined(levels).value, inputs)
+    case = Case(runnable(model), data)
+    case.score_by(metric, higher_is_better, target, mask)
+    return case.run(settings, record, replay, progress)
+
+
+class Case:
+    """A model on graphs. What several runs and certificates need of it is computed once."""
+
+    def __init__(self, model: Model, data: Any) -> None:
+        self.model = model
+        self.data = data if isinstance(data, Data | Inputs) else graphs_of(data)
+        self.inputs = Inputs.of(self.data)
+        self.score: Score | None = None
+        self.note = ""  # why there is no score
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        with evaluating(self.model), torch.no_grad():
+            yield
+
+    @cached_property
+    def problem(self) -> AnyProblem:
+        """The problem of one run; :class:`~hogwild.errors.AsynchronyError` where there is none."""
+        with self._quietly():
+            self.model.require_asynchronous(self.inputs)
+            problem: AnyProblem = self.model.problem(self.inputs).detach()
+        return problem
+
+    @cached_property
+    def levels(self) -> list[Solution]:
+        """The synchronous answers of all layers that are solved."""
+        with self._quietly():
+            self.model.require_asynchronous(self.inputs)
+            solutions: list[Solution] = self.model.solutions(self.inputs)
+        return solutions
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """The synchronous embeddings, [(R,) N, k]."""
+        with self._quietly():
+            answer: Tensor = self.model.joined(self.levels).value
+        return answer
+
+    @cached_property
+    def prediction(self) -> Tensor:
+        """The synchronous predictions, [(R,) N, out]."""
+        with self._quietly():
+            prediction: Tensor = self.model.read(self.answer, self.inputs)
+        return prediction
+
+    def score_by(self, *given: Any) -> None:
+        """Choose how predictions are scored, by the last four arguments of :func:`score_of`. Where
+        none is given and the targets do not fit, there is no score, and a note why."""
         try:
-            score, note = score_of(prediction, data, metric, higher_is_better, target, mask), ""
-        except InputError as error:  # targets do not fit: an error only where somebody gave them
-            if any(given is not None for given in (metric, higher_is_better, target, mask)):
+            self.score = score_of(self.prediction, self.data, *given)
+        except InputError as error:
+            if any(argument is not None for argument in given):
                 raise
-            score, note = None, f"no error of the task: {error}"
-        problem = model.problem(inputs.repeat(runs)).detach()
-        settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-        about = {name: getattr(settings, name) for name in ABOUT}
-        about["impairments"] = [repr(impairment) for impairment in settings.impairments]
-        if replay is None:
-            timetable: Timetable = settings.schedule(problem.graph)
-        else:  # with the bounds of the recording, not of this call
-            timetable, about = Replay(replay, problem.graph), about | replay.about
-            ticks = min(ticks, timetable.length)
-        bounds = None if about["bounds"] is None else tuple(about["bounds"])
-        made = settings.rule_on(problem, bounds)
-        simulation = Simulation(made, timetable, problem.start(), impairments=settings.impairments)
-        monitor = Monitor(simulation, settings, ticks, model, inputs, levels, score)
-        trace = Trace.of(timetable, about) if record else None
-        monitor.run(trace, progress)
-        if trace is not None and not isinstance(record, bool):
-            trace.save(record)
-        deadlines = monitor.deadlines(None if score is None else score(prediction), note, replay)
-        return monitor.report(bounds, trace, deadlines, clock.perf_counter() - begun)
+            self.note = f"no error of the task: {error}"
 
-
-def looks(t: int) -> bool:
-    """Whether a run is looked at after tick ``t``: after every tick at first, less often later."""
-    return t % max(1, t // SHARE) == 0
-
-
-class Monitor:
-    """Measures the distance of every run from the synchronous answer, and ends runs.
-
-    Args:
-        simulation: The simulation.
-        settings: The tolerance, what is recorded, and the impairments.
-        ticks: Ticks after which the simulation ends in any case.
-        model: What reads predictions.
-        inputs: The graphs of one run.
-        levels: The synchronous answers of all levels, [(R,) N, k] each.
-        score: Of predictions; ``None``: there is no target.
-    """
-
-    def __init__(
+    def run(
         self,
-        simulation: Simulation,
         settings: Settings,
-        ticks: int,
-        model: Model,
-        inputs: Inputs,
-        levels: list[Solution],
-        score: Score | None,
-    ) -> None:
-        self.simulation, self.graph = simulation, simulation.graph
-        self.settings, self.ticks, self.model, self.score = settings, ticks, model, score
-        self.inputs, self.many = inputs, inputs.repeat(settings.runs)
-        self.answer, dtype = model.joined(levels).value, simulation.h.dtype
-        repeated = (as_field(level.value, dtype).repeat(1, 1, settings.runs) for level in levels)
-        self.targets = list(repeated)  # [R, k, Q·N] each
-        tiny = torch.finfo(dtype).tiny
-        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in self.targets]
-        self.deviation = self._distance()
-        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
-        exact = all(impairment.exact for impairment in settings.impairments)
-        self.stall = None if exact else Stall()
-        self.stalled = False
-        self.times: list[int] = []
-        self.history: list[Tensor] = []
-        self.embeddings: list[Tensor] = []
-        self.noted: list[int] = []  # ticks; then counts of a node, deviations, errors
-        self.notes: dict[str, list[Tensor]] = {"counts": [], "deviation": [], "error": []}
-        self._note(0)
-
-    def run(self, trace: Trace | None, progress: bool | None) -> None:
-        """Run until nothing is left to do, or to the last tick; the trace is filled."""
-        simulation, ticks = self.simulation, self.ticks
-        goal = "" if self.goal is None else f" of {self.goal:.0e}"
-        total = ticks if self.goal is None and not simulation.rule.ends else None
-        with bar(total, progress, "tick", "simulating") as shown:
-            for t in range(ticks):
-                if trace is None:
-                    simulation.advance()
-                else:
-                    trace.append(simulation.step())
-                shown.update()
-                if self.look(t):
-                    break
-                if not shown.disable and looks(t):
-                    text = f"deviation {float(self.deviation.max()):.1e}{goal}"
-                    shown.set_postfix_str(text, False)
-
-    def _counts(self) -> list[Tensor]:
-        """Updates, packets, bytes and solves of every node so far, [Q, N] each."""
-        tally = self.simulation.tally
-        counts = (tally.updates, tally.packets, NUMBER * tally.numbers, self.simulation.solved)
-        return [count.view(self.settings.runs, -1) for count in counts]
-
-    def _note(self, ticks: int) -> None:
-        """Note what the runs have cost after so many ticks, and what they are worth."""
-        means = [count.double().mean(1).cpu() for count in self._counts()]
-        self.noted.append(ticks)
-        self.notes["counts"].append(torch.stack(means))
-        self.notes["deviation"].append(self._per_graph(self.deviation.double().cpu()))
-        if self.score is not None:
-            h = self.h.mT.to(self.answer.dtype)
-            out = self.model.read(h if self.answer.dim() == 3 else h[0], self.many)
-            out = out.unflatten(-2, (self.settings.runs, -1)).movedim(-3, 0)
-            self.notes["error"].append(self.score(out))
-        self.due = max(ticks + 1, int(np.ceil(SPACING * ticks)))
-
-    @property
-    def goal(self) -> float | None:
-        """The deviation at which runs end; ``None``: they do not end at a deviation."""
-        return None if self.simulation.rule.ends else self.settings.tol
-
-    @property
-    def h(self) -> Tensor:
-        """The model's embeddings, those of the last levels, [R, k, Q·N]."""
-        return self.simulation.h[:, -self.answer.size(-1) :]
-
-    def _distance(self) -> Tensor:
-        """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""
-        levels = self.simulation.h.split([target.size(1) for target in self.targets], 1)
-        found = [
-            self.graph.norm(h - target) / scale
-            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
-        ]
-        return torch.stack(found).amax(0)
-
-    def look(self, t: int) -> bool:
-        """Look at the runs after tick ``t``; returns whether nothing is left to do."""
-        times, last = self.settings.history, t == self.ticks - 1
-        record = t % times == 0 if isinstance(times, int) else times is not None and t in times
-        if not (record or looks(t) or last or t == self.ticks // 2):
-            return False
-        self.deviation = self._distance()
-        over = self._over(t)
-        if over or last or t + 1 >= self.due:
-            self._note(t + 1)
-        if record:
-            self.times.append(t)
-            self.history.append(self._per_graph(self.deviation.clone()))
-            if self.settings.keep_embeddings:
-                self.embeddings.append(self._per_run(self.h.clone()))
-        return over
-
-    def _over(self, t: int) -> bool:
-        """Whether nothing is left to do after tick ``t``."""
-        if self.simulation.rule.ends:
-            return self.simulation.finished
-        if self.goal is None:
-            return False
-        fresh = (self.deviation <= self.goal).all(0) & (self.reached < 0)
-        if bool(fresh.any()):
-            self.reached[fresh] = t
-            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
-        over = self.reached >= 0
-        if self.stall is not None and not bool(over.all()):
-            # While news still travels, the sum of all distances falls even where the largest one
-            # does not.
-            gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
-            over = over | self.stall.look(t, torch.stack([self.deviation, self.graph.sum(gaps)]))
-            self.stalled = bool(over.all())
-        return bool(over.all())
-
-    # -- what the runs ended with ------------------------------------------------------------------
-
-    def _per_run(self, h: Tensor) -> Tensor:
-        """[R, k, Q·N] -> [Q, (R,) N, k]."""
-        h = h.mT.unflatten(1, (self.settings.runs, -1)).movedim(1, 0).to(self.answer.dtype)
-        return h if self.answer.dim() == 3 else h[:, 0]
-
-    def _per_graph(self, x: Tensor) -> Tensor:
-        """[R, Q·G] -> [Q, (R,) G]."""
-        x = x.unflatten(-1, (self.settings.runs, -1)).movedim(-2, 0)
-        return x if self.answer.dim() == 3 else x[:, 0]
-
-    def deadlines(self, synchronous: Tensor | None, note: str, replay: Trace | None) -> Deadlines:
-        """Error by deadline, where the prediction in step has the score ``synchronous``."""
-        stacked = {name: torch.stack(each) for name, each in self.notes.items() if each}
-        updates, packets, sent, solved = stacked["counts"].unbind(1)
-        metric = None if self.score is None else self.score.metric
-        return Deadlines(
-            torch.tensor(self.noted), updates, packets, sent, solved, stacked["deviation"],
-            stacked.get("error"), synchronous, metric, note, self.graph, self.settings, replay,
-        )  # fmt: skip
-
-    def report(
-        self,
-        bounds: tuple[int, int] | None,
-        trace: Trace | None,
-        deadlines: Deadlines,
-        seconds: float,
+        record: bool | str | Path = False,
+        replay: Trace | str | Path | None = None,
+        progress: bool | None = None,
     ) -> Run:
-        """What the runs ended with, where the bounds (S, D) held."""
-        simulation, settings = self.simulation, self.settings
-        held = bounds or (settings.stagger, settings.delay)
-        bound, h = max(held[0], held[1] + 1), self._per_run(self.h)
-        (packet, content), deviation = simulation.ages(), self._per_graph(self.deviation)
-        updates, packets, sent, solved = self._counts()
-        tol = settings.tol or 1e-6
-        return Run(
-            predictions=torch.stack([self.model.read(each, self.inputs) for each in h]),
-            h=h,
-            reference=self.answer,
-            deviation=deviation,
-            converged=deviation <= tol,
-            updates=updates,
-            packets=packets,
-            saved=simulation.tally.saved.view(settings.runs, -1),
-            bytes=sent,
-            solved=solved,
-            staleness=Staleness(
-                packet,
-                content,
-                bound,
-                bounds is not None,
-                settings.content_age(held, simulation.rule.letter > 0),
-            ),
-            assumptions={
-                "a": simulation.longest_gap() <= bound,
-                "b": packet.largest < bound,
-                "c": True,
-            },
-            ticks=simulation.tally.ticks,
-            tol=tol,
-            stalled=self.stalled,
-            reached=self.reached.view(settings.runs, -1),
-            history=torch.stack(self.history) if self.history else None,
-            history_ticks=self.times,
-            embeddings=torch.stack(self.embeddings) if self.embeddings else None,
-            trace=trace,
-            deadlines=deadlines,
-            settings=settings,
-            seconds=seconds,
-            path=simulation.path,
-        )
-
-
-class Stall:
-    """Knows when runs last came nearer to the answer: one of their distances fell by
-    :data:`MARGIN`."""
-
-    def __init__(self) -> None:
-        self.best = self.since = torch.empty(0)
-
-    def look(self, t: int, distances: Tensor) -> Tensor:
-        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
-        distances [kinds, R, Q·G] after tick ``t``."""
-        if not self.best.numel():
-            self.best, self.since = distances, torch.full_like(distances, t)
-        better = distances < (1.0 - MARGIN) * self.best
-        self.best = torch.where(better, distances, self.best)
-        self.since = torch.where(better, t, self.since)
-        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)
+        """Runs with these settings; the other arguments are those of :func:`simulate`."""
+        begun = clock.perf_counter()
+        if isinstance(replay, str | Path):
+            replay = Trace.load(replay)
+        with self._quietly():
+            problem = self.model.problem(self.inputs.repeat(settings.runs)).detach()
+            settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
+            about = {name: getattr(settings, name) for name in ABOUT}
+            about["impairments"] = [repr(impairment) for impairment in settings.impairments]
+            if replay is None:
+                timetable: Timetable = settings.schedule(problem.graph)
+                ticks = settings.ticks
+            else:  # with the bounds of the recording, not of this call
+                timetable, about = Replay(replay, problem.graph), about | replay.about
+                ticks = min(settings.ticks, timetable.length)
+            bounds = None if about["bounds"] is None else tuple(about["bounds"])
+            made = settings.rule_on(problem, bounds)
+            simulation = Simulation(
+                made, timetable, problem.start(), impairments=settings.impairments
+            )
+            monitor = Monitor(simulation, settings, ticks, self)
+            trace = Trace.of(timetable, about) if record else None
+            monitor.run(trace, progress)
+            if trace is not None and not isinstance(record, bool):
+                trace.save(record)
+            return monitor.report(bounds, trace, replay, clock.perf_counter() - begun)
 
 
 @dataclass(frozen=True)
