@@ -156,14 +156,13 @@ class Scenario:
 def _times(found: list[Data], times: Sequence[int] | None) -> list[int]:
     """The tick of every frame, where these can be ticks."""
     if times is None:
-        times = [data.get("time") for data in found]
-        times = [0] if times == [None] else times
-        if None in times:
+        missing = [i for i, data in enumerate(found) if data.get("time") is None]
+        if missing and len(found) > 1:
             raise ScenarioError(
-                f"frame {times.index(None)} has no time; expected times=[...], a tick for each "
-                f"frame, or data.time"
+                f"frame {missing[0]} has no time; expected times=[...], a tick for each frame, or "
+                f"data.time"
             )
-        times = [int(time) for time in times]
+        times = [0] if missing else [int(data.time) for data in found]
     if len(times) != len(found):
         raise ScenarioError(
             f"{len(found)} frames and {len(times)} times were given; expected as many"

@@ -326,8 +326,9 @@ class Monitor:
         """What the runs ended with, where the bounds (S, D) held."""
         case, score = self.case, self.case.score
         noted = {name: torch.stack(each) for name, each in self.notes.items() if each}
+        updates, packets, sent, solved = noted["counts"].unbind(1)
         deadlines = Deadlines(
-            torch.tensor(self.noted), *noted["counts"].unbind(1), noted["deviation"],
+            torch.tensor(self.noted), updates, packets, sent, solved, noted["deviation"],
             noted.get("error"), None if score is None else score(case.prediction),
             None if score is None else score.metric, case.note, self.graph, self.settings, replay,
         )  # fmt: skip

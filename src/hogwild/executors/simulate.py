@@ -25,7 +25,6 @@ from hogwild.linalg.solution import Solution
 from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
-from hogwild.models.base import Model
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.rules import AnyProblem, choose
@@ -114,7 +113,7 @@ def simulate(
 class Case:
     """A model on graphs. What several runs and certificates need of it is computed once."""
 
-    def __init__(self, model: Model, data: Any) -> None:
+    def __init__(self, model: Any, data: Any) -> None:
         self.model = model
         self.data = data if isinstance(data, Data | Inputs) else graphs_of(data)
         self.inputs = Inputs.of(self.data)
