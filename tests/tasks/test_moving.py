@@ -75,3 +75,12 @@ def test_motes_of_the_lab(monkeypatch):
     monkeypatch.delenv("HOGWILD_DATA", raising=False)
     with pytest.raises(DataError, match="positions of the motes"):
         mote_positions()
+
+
+def test_sensors_read_the_source():
+    """Without noise a reading is 1 / (1 + d² / 0.2²)."""
+    frames = get("moving-source", sequences=1, moments=10, num_nodes=20, noise=0.0).sequence(0)
+    for frame in frames:
+        d = (frame.x[:, 1:] - frame.y).square().sum(-1)
+        torch.testing.assert_close(frame.x[:, 0], 1 / (1 + d / 0.04), rtol=0, atol=1e-5)
+    assert not torch.equal(frames[0].y, frames[5].y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,17 +11,7 @@ from torch_geometric.data import Data
 
 from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import ConfigError, require_integer, require_positive
-from hogwild.tasks.moving import (
-    circling,
-    near,
-    radius_of,
-    read_positions,
-    readings,
-    waypoints,
-)
-
-Features = Callable[[np.ndarray, int], np.ndarray]
-"""From positions [n, 2] and the number of a frame to features [n, p]."""
+from hogwild.tasks.moving import near, radius_of, waypoints
 
 
 def swarm(
@@ -52,38 +41,11 @@ def swarm(
     position = waypoints(nodes, changes, speed, random)
     x = torch.from_numpy(random.standard_normal((nodes, channels))).to(dtype)
     y, radius = x.mean(0, keepdim=True).expand(nodes, -1), radius_of(position, degree)
-    frames = [_placed(place, radius, x, y=y) for place in position]
+    frames = [
+        Data(x=x, edge_index=near(place, radius), pos=torch.from_numpy(place).to(dtype), y=y)
+        for place in position
+    ]
     return _scenario(frames, every, "swarm")
-
-
-def moving_source(
-    nodes: int = 50,
-    *,
-    degree: float = 6.0,
-    changes: int = 50,
-    every: int = 20,
-    turns: float = 1.0,
-    noise: float = 0.05,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    position: np.ndarray | None = None,
-) -> Scenario:
-    """Sensors that stand still and measure a source that moves.
-
-    A sensor's features are its noisy reading and its position, [n, 3]; ``y`` [n, 2] is the position
-    of the source, for every sensor.
-
-    Args:
-        turns: How often the source goes round.
-        noise: Standard deviation of the readings, whose largest value is 1.
-        position: The sensors' positions [n, 2]; by default uniform in the unit square.
-    """
-    random = np.random.default_rng(seed)
-    place = random.random((nodes, 2)) if position is None else np.asarray(position, float)
-    source, radius = circling(changes, random, turns), radius_of(place, degree)
-    seen = readings(place, source, noise, random, dtype)
-    frames = [_placed(place, radius, x, y=y) for x, y in seen]
-    return _scenario(frames, every, "moving source")
 
 
 def drifting(
@@ -154,44 +116,6 @@ def partition(
     return Scenario(frames, [0, breaks, heals], length=length, name="partition")
 
 
-def from_positions(
-    path: str | Path,
-    *,
-    radius: float | None = None,
-    degree: float = 6.0,
-    every: int = 20,
-    features: Features | None = None,
-    dtype: torch.dtype = torch.float32,
-) -> Scenario:
-    """A scenario from positions over time in a file: a CSV with the columns time, id, x, y, or an
-    NPZ with arrays of these names. Every time is a frame; nodes come and go with their lines.
-
-    Args:
-        radius: Nodes at most this far apart are neighbours; by default such that nodes have
-            ``degree`` neighbours on average.
-        every: Ticks of one unit of time in the file.
-        features: Features [n, p] from positions [n, 2] and the number of the frame; by default the
-            positions.
-    """
-    time, ids, position = read_positions(path)
-    require_positive("every", every)
-    moments = np.unique(time)
-    if radius is None:
-        many = position[time == moments[0]]
-        radius = radius_of(many, min(degree, len(many) - 1)) if len(many) > 1 else 1.0
-    frames, times = [], []
-    for number, moment in enumerate(moments):
-        here = time == moment
-        place = position[here]
-        x = place if features is None else np.asarray(features(place, number), float)
-        frame = _placed(place, radius, torch.from_numpy(x).to(dtype))
-        frame.node_id = torch.from_numpy(ids[here])
-        frames.append(frame)
-        times.append(round(float(moment - moments[0]) * every))
-    length = None if len(frames) > 1 else every
-    return Scenario(frames, times, length=length, name=Path(path).name)
-
-
 ON_GRAPHS: dict[str, Callable[..., Scenario]] = {
     "drift": drifting,
     "join-leave": join_and_leave,
@@ -207,12 +131,6 @@ def _scenario(frames: Sequence[Data], every: int, name: str) -> Scenario:
     require_positive("every", every)
     times = [every * i for i in range(len(frames))]
     return Scenario(frames, times, length=every * len(frames), name=name)
-
-
-def _placed(place: np.ndarray, radius: float, x: Tensor, **more: Tensor) -> Data:
-    """Points with edges between those that are near each other."""
-    pos = torch.from_numpy(place).to(x.dtype)
-    return Data(x=x, edge_index=near(place, radius), pos=pos, **more)
 
 
 def _part(data: Data, there: Tensor) -> Data:

@@ -1,7 +1,8 @@
-"""``hogwild.simulate``: run a model on graphs asynchronously."""
+"""``hogwild.simulate``: run a model on graphs asynchronously; and the same with gradients."""
 
 from __future__ import annotations
 
+import math
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import InputError
+from hogwild.errors import AsynchronyError, ConfigError, InputError, require_positive
 from hogwild.executors.run import Monitor, Run
 from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
@@ -25,9 +27,13 @@ from hogwild.linalg.solution import Solution
 from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
+from hogwild.models.base import Model
+from hogwild.models.layered import LayeredGNN
+from hogwild.models.levels import StackProblem
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import runnable
-from hogwild.rules import AnyProblem, choose
+from hogwild.nn.norm import BatchNorm
+from hogwild.rules import RULES, AnyProblem, about, choose
 
 ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
 """What a trace says about the settings that it was drawn with, beside their impairments."""
@@ -179,21 +185,21 @@ class Case:
         with self._quietly():
             problem = self.model.problem(self.inputs.repeat(settings.runs)).detach()
             settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-            about = {name: getattr(settings, name) for name in ABOUT}
-            about["impairments"] = [repr(impairment) for impairment in settings.impairments]
+            told = {name: getattr(settings, name) for name in ABOUT}
+            told["impairments"] = [repr(impairment) for impairment in settings.impairments]
             if replay is None:
                 timetable: Timetable = settings.schedule(problem.graph)
                 ticks = settings.ticks
             else:  # with the bounds of the recording, not of this call
-                timetable, about = Replay(replay, problem.graph), about | replay.about
+                timetable, told = Replay(replay, problem.graph), told | replay.about
                 ticks = min(settings.ticks, timetable.length)
-            bounds = None if about["bounds"] is None else tuple(about["bounds"])
+            bounds = None if told["bounds"] is None else tuple(told["bounds"])
             made = settings.rule_on(problem, bounds)
             simulation = Simulation(
                 made, timetable, problem.start(), impairments=settings.impairments
             )
             monitor = Monitor(simulation, settings, ticks, self)
-            trace = Trace.of(timetable, about) if record else None
+            trace = Trace.of(timetable, told) if record else None
             monitor.run(trace, progress)
             if trace is not None and not isinstance(record, bool):
                 trace.save(record)
@@ -259,3 +265,123 @@ def _check_mask(mask: Tensor, n: int) -> Tensor:
             f"set; expected a boolean [{n}], one for each prediction, with some of them set"
         )
     return mask
+
+
+# -- with gradients --------------------------------------------------------------------------------
+
+
+def asynchronous_forward(
+    model: Model,
+    data: Inputs | Data | Batch | Iterable[Data],
+    *,
+    updates: int | None = None,
+    **options: Any,
+) -> Tensor:
+    r"""The predictions of a model under one random schedule, differentiable in parameters and
+    features, to train models under random schedules:
+
+    .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\;
+              \ell\bigl(\hat y_\theta(\text{schedule}), y\bigr).
+
+    Draw another schedule, ``seed=iteration``, in every iteration. The schedule is that of
+    :func:`hogwild.simulate` with the same seed (and ``runs=1``), and so are the predictions.
+    Explicit models run with ``rule="overwriting"``, since those of ``rule="caching"`` are
+    ``model(...)``, which overwriting gives with S = 1 and D = 0. Dropout is drawn anew at every
+    update, by each node for itself. The answer of an implicit model does not depend on the
+    schedule, but the time until it is there does: with ``updates=20`` the predictions are those
+    after 20 updates of a node, and the model learns to answer in time.
+
+    Args:
+        model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT, or an implicit model of one
+            layer; with replicas, all of them go through the same schedule.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``; or :class:`~hogwild.Inputs`.
+        updates: Updates of a node until its embedding is read, on average over nodes; for implicit
+            models, which never end by themselves.
+        options: ``stagger``, ``delay``, ``seed`` and ``impairments`` as in
+            :func:`hogwild.simulate`. The impairments must leave packets as they were sent. For
+            implicit models also ``rule`` and ``step``.
+
+    Shapes:
+        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
+    """
+    inputs = Inputs.of(data)
+    h = asynchronous_embed(model, inputs, updates=updates, **options)
+    return model.read(h.to(inputs.x.dtype), inputs)
+
+
+def asynchronous_embed(
+    model: Model, inputs: Inputs, *, updates: int | None = None, **options: Any
+) -> Tensor:
+    """The embeddings [N, k] or [R, N, k] that :func:`asynchronous_forward` reads."""
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: "
+            f"a LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
+            f"implicit model such as EnergyGNN with updates=..."
+        )
+    settings = Settings(**options)
+    for impairment in settings.impairments:
+        if not impairment.exact:
+            raise ConfigError(
+                f"{impairment!r} changes what packets say, in steps that have no gradient; "
+                f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
+            )
+    if any(isinstance(m, _BatchNorm | BatchNorm) and m.training for m in model.modules()):
+        raise AsynchronyError(
+            "a BatchNorm in training mode normalises over all nodes at hand, and an asynchronous "
+            "node knows only itself and its neighbours; expected norms of single nodes, such as "
+            "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
+        )
+    make = _layers if isinstance(model, LayeredGNN) else _implicit
+    problem, name, ticks = make(model, inputs, settings, updates)
+    rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
+    simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
+    while not simulation.finished and (ticks is None or simulation.time < ticks):
+        simulation.step()
+    h = simulation.h
+    return h[0].mT if model.replicas is None else h.mT
+
+
+def _layers(
+    model: Model, inputs: Inputs, settings: Settings, updates: int | None
+) -> tuple[AnyProblem, str, int | None]:
+    """The problem of a model with layers, its rule, and no end before the last layer."""
+    if updates is not None:
+        raise ConfigError(
+            f"updates={updates!r} was given for a model that ends after its last layer; expected "
+            f"none"
+        )
+    if settings.rule not in ("auto", "overwriting"):
+        raise ConfigError(
+            f"rule={settings.rule!r} was given for a model with layers, which is trained under "
+            f"rule='overwriting'; expected no rule. Nodes that cache, wait or resend end at "
+            f"model(...): train the model in step for them"
+        )
+    with evaluating(model):  # whether a layer is local cannot be seen through dropout
+        return model.problem(inputs), "overwriting", None
+
+
+def _implicit(
+    model: Model, inputs: Inputs, settings: Settings, updates: int | None
+) -> tuple[AnyProblem, str, int | None]:
+    """The problem of an implicit model, its rule, and the ticks of so many updates."""
+    if updates is None:
+        raise ConfigError(
+            f"{type(model).__name__} was given without updates=..., and its answer in the limit "
+            f"does not depend on the schedule; expected the number of updates after which nodes "
+            f"answer, or model(...) for the limit"
+        )
+    turns = require_positive("updates", updates)
+    model.require_asynchronous(inputs)
+    problem = model.problem(inputs)
+    if isinstance(problem, StackProblem):
+        raise ConfigError(
+            "the model is a stack of several layers, and gradients go through one; expected "
+            "num_layers=1"
+        )
+    name = choose(problem, settings.rule, settings.step)
+    if torch.is_grad_enabled() and not about(name).differentiable:
+        known = [name for name, rule in RULES.items() if rule.differentiable]
+        raise ConfigError(f"rule={name!r} has no gradients; expected one of {', '.join(known)}")
+    # Turns are (S + 1) / 2 ticks apart, and no node has a turn at tick 0.
+    return problem, name, 1 + math.ceil(turns * (settings.stagger + 1) / 2)
