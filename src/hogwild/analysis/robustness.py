@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.advice import advice, schedules, table, verdict
+from hogwild.analysis.advice import advice, counted, table, verdict
 from hogwild.analysis.certificate import Certificate
 from hogwild.analysis.certify import certified
 from hogwild.errors import AsynchronyError, ConfigError
@@ -127,10 +127,10 @@ class Robustness:
     def items(self) -> str:
         """What is scored, in words."""
         rows, graphs = self.prediction.size(-2), self.run.converged.size(-1)
-        of = f" of {_count(graphs, 'graph')}"
+        of = f" of {counted(graphs, 'graph')}"
         if rows == self.run.h.size(-2):
-            return _count(self.scored, "node") + of
-        return _count(self.scored, "graph") + of * (self.scored < rows)
+            return counted(self.scored, "node") + of
+        return counted(self.scored, "graph") + of * (self.scored < rows)
 
     def shown(self, name: str) -> str:
         """Mean ± deviation of a number of :meth:`summary`; of a single value, or of values that are
@@ -164,7 +164,7 @@ class Robustness:
         made = self.settings
         impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
         lines = [
-            f"{self.model} ({self.kind}), {schedules(made.runs)}, S = {made.stagger}, "
+            f"{self.model} ({self.kind}), {counted(made.runs, 'schedule')}, S = {made.stagger}, "
             f"D = {made.delay}{impaired}; rule {made.rule}",
             "",
         ]
@@ -173,7 +173,7 @@ class Robustness:
                 f"{self.metric.name:12}{self.metric.show(self.summary()['synchronous']):>14}"
                 f"{self.shown('asynchronous'):>24}{self.shown('decrease'):>24}"
             )
-            over = f"; each ± is over {schedules(made.runs)}" if "±" in row else ""
+            over = f"; each ± is over {counted(made.runs, 'schedule')}" if "±" in row else ""
             lines += [
                 f"{'':12}{'synchronous':>14}{'asynchronous':>24}{'decrease':>24}",
                 row, f"of {self.items}{over}", "",
@@ -232,29 +232,43 @@ def robustness(
             ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
             compared), ``ticks``, ``tol``, ``progress`` …
     """
+    case = scored(model, data, metric, higher_is_better, target, mask)
+    return measure(case, compare, {"runs": runs} | options)
+
+
+def scored(model: nn.Module, data: Any, *given: Any) -> Case:
+    """A model on graphs with the score of its predictions, if there are targets; ``given`` are
+    ``metric``, ``higher_is_better``, ``target`` and ``mask`` of :func:`robustness`."""
     case = Case(runnable(model), data)
-    prediction = case.prediction
-    case.score = score = score_of(prediction, case.data, metric, higher_is_better, target, mask)
+    case.score = score_of(case.prediction, case.data, *given)
+    return case
+
+
+def measure(case: Case, compare: str | Sequence[str], options: dict[str, Any]) -> Robustness:
+    """:func:`robustness` of a model on graphs, with the other arguments of
+    :func:`hogwild.simulate`."""
     names = _names(compare)
     others = _others(case, names)
-    how = {name: options.pop(name) for name in ("record", "replay", "progress") if name in options}
-    given = {"runs": runs} | options
+    how = {name: options[name] for name in ("record", "replay", "progress") if name in options}
+    given = {name: value for name, value in options.items() if name not in how}
     with_radius = any("radius" in about(rule).options for rule in others)
     first = _by(options.get("rule", "auto"), given) if with_radius else given
     run = case.run(Settings(**first), **how)
+    prediction, score, name = case.prediction, case.score, type(case.model).__name__
     tiny = torch.finfo(prediction.dtype).tiny
     size = prediction.abs().amax((-2, -1), keepdim=True).clamp_min(tiny).squeeze(-1)  # [1], [R, 1]
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
-    before = after = lost = found = None
+    metric = before = after = lost = None
+    count = prediction.size(-2)
     if score is not None:
-        found, before, after = score.metric, score(prediction), score(run.predictions)
-        lost = cost(after - before, found.higher_is_better)
-    name = case.model.name if isinstance(case.model, WrappedGNN) else type(case.model).__name__
+        metric, before, after = score.metric, score(prediction), score(run.predictions)
+        lost = cost(after - before, metric.higher_is_better)
+        count = count if score.keep is None else int(score.keep.sum())
     out = Robustness(
-        name, case.model.kind, prediction, spread, distance, found, before, after, lost,
-        float(run.converged.double().mean()), certified(case, run.settings), run,
-        prediction.size(-2) if mask is None else int(mask.sum()),
+        case.model.name if isinstance(case.model, WrappedGNN) else name, case.model.kind,
+        prediction, spread, distance, metric, before, after, lost,
+        float(run.converged.double().mean()), certified(case, run.settings), run, count,
     )  # fmt: skip
     how.pop("record", None)  # the file holds the schedule of the first rule
     for rule in others:
@@ -300,7 +314,3 @@ def _others(case: Case, names: list[str]) -> list[str]:
                 f"{', '.join(fit)}, or 'all'"
             )
     return names
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"

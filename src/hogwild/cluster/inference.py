@@ -151,9 +151,9 @@ class ClusterRun:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The residual of every part over time."""
-        from hogwild.plots.cluster import convergence
+        from hogwild.plots.courses import residuals
 
-        return convergence(self, path)
+        return residuals(self, path)
 
 
 def infer(
