@@ -11,7 +11,8 @@ from torch_geometric.data import Data
 
 from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import ConfigError, require_integer, require_positive
-from hogwild.tasks.moving import near, radius_of, waypoints
+from hogwild.tasks.moving import waypoints
+from hogwild.tasks.synthetic import near, radius_of
 
 
 def swarm(
