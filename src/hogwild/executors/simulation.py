@@ -27,7 +27,8 @@ from hogwild.engines.rules import RuleKernel, kernel_of
 from hogwild.engines.ticks import Post
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
-from hogwild.models.levels import LayeredProblem, StackProblem
+from hogwild.models.program import LayeredProblem
+from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Problem
 from hogwild.rules import check_radius, rule_for, sends_letters
 from hogwild.rules.energies import check_step

@@ -27,8 +27,9 @@ from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.mode import evaluating
+from hogwild.models.program import LayeredProblem
+from hogwild.models.stack import StackProblem
 from hogwild.nn.norm import BatchNorm
 from hogwild.rules import RULES, about, choose
 from hogwild_node.rules import OverwritingRule
