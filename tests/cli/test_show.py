@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from hogwild.cli import main, show
 from hogwild.cli.options import parse
-from hogwild.demo.study import ROWS
+from hogwild.demo import ROWS
 from hogwild.errors import HogwildError
 from hogwild.web.show import from_file
 from hogwild.web.stage import Stage
@@ -162,7 +162,7 @@ def test_loopback_is_the_default_and_others_are_warned_of(host, fine):
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    least = replace(TINY, share=0.01, ticks=4, delays=(2,), staggers=(5,))
+    least = replace(TINY, share=0.01, ticks=4)
     monkeypatch.setattr("hogwild.demo.QUICK", least)
     path = tmp_path / "page.html"
     call = ["demo", "--quick", "--output", str(path)]
