@@ -294,7 +294,7 @@ class Host:
 
 
 class AdjointBound(Bound):
-    r"""The limit of an adjoint :math:`(\partial g / \partial h)^\top \lambda = c`: that of the energy
+    r"""The limit of an adjoint :math:`(\partial g / \partial h)^\top \lambda = c`: of the energy
     :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`, or of a map without a modulus."""
 
     def __init__(self, problem: Problem, at: Tensor, c: Tensor, owned: int, tol: float) -> None:
