@@ -63,7 +63,6 @@ def test_bad_usage_is_one_clear_error(capsys, tmp_path, trained):
         (["--host", "no..name", "--port", "0"], "is no address of this machine"),
         ([trained, "--task", TASK, "--replica", "7"], "replica 7; expected"),
         (["--attach", str(tmp_path)], "addresses of agents"),
-        (["--attach", str(tmp_path / "none")], "is no folder"),
         (["none.py:f"], "there is no file none.py"),
         (["none.py:f", "--replica", "1"], "with the folder of a run only"),
         ([trained, "--attach", str(tmp_path)], "expected one of them"),
