@@ -40,6 +40,7 @@ def case(name, seed=0):
 def test_gradients_equal_those_of_one_process(name, large, monkeypatch):
     """Of features of any scale, which the model standardises."""
     monkeypatch.setattr("hogwild.problems.energy.LARGE", {"cpu": large})
+    monkeypatch.setattr("hogwild.problems.energy.BLOCK_EDGES", 20)
     model, data = case(name)
     out = model(data.x, data.edge_index, data.edge_attr)
     loss = mse_loss(out[data.train_mask], data.y[data.train_mask])

@@ -44,7 +44,6 @@ from hogwild.engines import Engine
 from hogwild.engines.cpu import CpuEngine
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.solvers.loop import Solver
 
 ABSOLUTE = 1e-9
 """An entry of an embedding may be wrong by this much where all entries of a part are zero."""
@@ -378,19 +377,12 @@ class Work:
             news: Whether the halo has changed since the last one.
             answered: Whether the halo is the answer of all other parts to what this part holds.
         """
-        assert self.measure is not None
         owned = self.part.owned
         if self.damped and not self._may_move(news):
             return
-        atol = max(
-            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
-            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
-        )
-        most = min(self.solver.max_iter, ITERATIONS)
-        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
         # With the overlap, the residual at owned nodes is zero only if the other parts follow. Once
         # they have read the last answer and are silent, the part settles what is left by itself.
-        value = self._solved(solver, self.part.free if news else owned)
+        value = self._solved(self.part.free if news else owned)
         if not bool(torch.isfinite(value).all()):
             return
         moved = value[..., :owned]
@@ -400,12 +392,22 @@ class Work:
             moved = self.extrapolation.next(self.own, moved, self.unrest)
         self.place(moved)
 
-    def _solved(self, solver: Solver, free: int) -> Tensor:
+    def _solved(self, free: int) -> Tensor:
         """The embeddings [R, k, N] after a solve for the first ``free`` nodes."""
+        assert self.measure is not None
+        atol = max(
+            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
+            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+        )
+        most = min(self.solver.max_iter, ITERATIONS)
+        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
         if free not in self.holding:
-            nodes = torch.arange(self.h.size(-1), device=self.h.device)
-            self.holding[free] = self.engine.holding(nodes >= free)
+            self.holding[free] = self.engine.holding(~self.moves(free))
         return self.holding[free].solve(self.h, solver).value
+
+    def moves(self, free: int) -> Tensor:
+        """The mask [N] of the first ``free`` nodes."""
+        return torch.arange(self.h.size(-1), device=self.h.device) < free
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for

@@ -211,7 +211,8 @@ class EnergyProblem(Objective):
         """The blocks of this graph."""
         graph, r = self.graph, self.replicas
         if r * graph.num_edges >= LARGE.get(graph.src.device.type, math.inf):
-            return _blocks(graph, max(BLOCK_EDGES // r, 1))
+            found = _blocks(graph, max(BLOCK_EDGES // r, 1))
+            return found if len(found) > 1 else (self.only_block,)
         return (self.only_block,)
 
     @property
