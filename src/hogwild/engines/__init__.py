@@ -16,7 +16,6 @@ from hogwild.engines.soft import SoftEngine
 from hogwild.problems.base import Problem
 from hogwild.solvers.loop import Solver
 
-
 ENGINES: tuple[type[Engine], ...] = (
     LargeCpuEngine, CpuEngine, LargeGpuEngine, GpuEngine, SoftEngine,
 )  # fmt: skip
