@@ -35,8 +35,9 @@ class Certificates:
         where = Path(folder)
         return cls(where / "authority.pem", where / "certificate.pem", where / "key.pem")
 
-    def check(self, name: str) -> None:
-        """Check that these files are usable now and belong to the agent of this name.
+    def check(self, name: str | None = None) -> None:
+        """Check that these files are usable now and belong to the agent of this name, if it is
+        known.
 
         The agent shakes hands with itself in memory. The handshake checks what neighbours will
         check: the key fits the certificate, the authority signed it, and it is valid today.
@@ -44,7 +45,7 @@ class Certificates:
         Raises:
             SetupError: Neighbours would refuse the agent.
         """
-        folder = f"the folder of agent {name}"
+        folder = "a folder" if name is None else f"the folder of agent {name}"
         for path in (self.authority, self.certificate, self.key):
             if not path.is_file():
                 raise SetupError(f"{path} is missing; expected {folder} that `hogwild keys` made")
@@ -65,10 +66,10 @@ class Certificates:
             raise SetupError(
                 f"the certificates beside {self.certificate} cannot be read: {error.strerror}"
             ) from error
-        if found != name:
+        if name is not None and found != name:
             raise SetupError(
                 f"{self.certificate} is the certificate of {found}, and this agent is {name}; "
-                f"expected {folder}"
+                f"expected the folder of agent {name}"
             )
 
     def refusal(self, host: str, port: int, name: str, wait: float = 2.0) -> str | None:
