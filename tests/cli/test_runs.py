@@ -60,16 +60,6 @@ def test_balls_have_a_radius(printed, text):
     assert "--radius 1 was given with --rule auto" in text(2, "simulate", "--radius", "1")
 
 
-def test_ticks_have_a_length(printed, text):
-    _, found = printed("simulate", "--tick", "0.05")
-    looks = found["deadlines"]["looks"]
-    assert all(row["seconds"] == 0.05 * row["ticks"] for row in looks)
-    assert "seconds" not in printed("simulate")[1]["deadlines"]["looks"][0]
-    for verb in ("simulate", "robustness"):
-        assert "seconds  updates" in text(0, verb, "--tick", "2")
-        assert "--tick 0.0; expected the length of a tick" in text(2, verb, "--tick", "0")
-
-
 def test_resolved_options_are_printed(printed, trained):
     flags = ["--step", "0.01", "--impair", "reordering", "--ticks", "100"]
     _, found = printed("simulate", "--runs", "1", *flags)
