@@ -13,15 +13,15 @@ from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
 from hogwild.rules.base import About
 from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
-from hogwild.rules.layered import (
+from hogwild.rules.levels import (
     CACHING,
     FIXED,
     OVERWRITING,
     RESENDING,
     WAITING,
+    StackRule,
     fixed_point_rule,
 )
-from hogwild.rules.stack import StackRule
 from hogwild_node.rules import Rule
 
 AnyProblem = Problem | LayeredProblem | StackProblem
