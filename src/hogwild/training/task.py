@@ -54,10 +54,11 @@ GRAPHS = (Sequence, Dataset, BaseData)
 
 
 NEEDED: dict[str, Rule] = {
-    **dict.fromkeys(("name", "metric_name"), BY_TYPE["str"]),
+    "name": BY_TYPE["str"],
     **dict.fromkeys(("in_channels", "out_channels"), BY_TYPE["int"]),
     "edge_dim": Rule(lambda v: v is None or BY_TYPE["int"].fine(v), "a number, or None"),
     "pool": Rule(lambda v: v in (None, *POOLS), f"None (nodes) or one of {', '.join(POOLS)}"),
+    "metric_name": BY_TYPE["str"],
     "higher_is_better": BY_TYPE["bool"],
     "graphs": Rule(
         lambda v: isinstance(v, Sequence) and bool(v) and all(isinstance(g, Data) for g in v),
