@@ -45,10 +45,10 @@ def data():
 WALKS = {
     ("EnergyGNN", "forward"): 24,
     ("EnergyGNN", "simulate"): 56,
-    ("EnergyGNN", "infer"): 43,
+    ("EnergyGNN", "infer"): 41,
     ("SoftEnergyGNN", "forward"): 30,
     ("SoftEnergyGNN", "simulate"): 50,
-    ("SoftEnergyGNN", "infer"): 39,
+    ("SoftEnergyGNN", "infer"): 37,
 }
 
 
