@@ -50,7 +50,7 @@ class Trace:
 
     Attributes:
         times: Seconds since the start, [T].
-        unrest: Residual of each part relative to its limit, [T, P].
+        residual_ratio: Residual of each part relative to its limit, [T, P].
         residual: Largest absolute entry of each part's residual, [T, P].
         updates: Updates of each part so far, [T, P].
         age: Seconds since each part last heard a part that it reads, the longest, [T, P].
@@ -58,7 +58,7 @@ class Trace:
     """
 
     times: list[float] = field(default_factory=list)
-    unrest: list[list[float]] = field(default_factory=list)
+    residual_ratio: list[list[float]] = field(default_factory=list)
     residual: list[list[float]] = field(default_factory=list)
     updates: list[list[int]] = field(default_factory=list)
     age: list[list[float]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Trace:
             for rows in vars(self).values():
                 rows.pop()
         self.times.append(seconds)
-        self.unrest.append([s.unrest for s in statuses])
+        self.residual_ratio.append([s.residual_ratio for s in statuses])
         self.residual.append([s.residual for s in statuses])
         self.updates.append([s.updates for s in statuses])
         self.age.append([max(s.ages.values(), default=0.0) for s in statuses])
