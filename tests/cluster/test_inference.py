@@ -24,6 +24,10 @@ def test_a_run_says_what_is_proved(name):
     assert (run.error_bar.error is None) == (name == "scarselli")
     assert len(run.updates) == len(run.bytes) == 3
     assert "converged" in str(run)
+    assert set(run.part.tolist()) == {0, 1, 2}
+    alone = infer(model, data)
+    assert alone.part.tolist() == [0] * 18
+    close(alone, model, data)
 
 
 def chain(length, scale):
