@@ -50,22 +50,12 @@ from functools import partial
 
 import numpy as np
 
+from hogwild_node import packets
 from hogwild_node.balls import Balls
 from hogwild_node.errors import SetupError
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import (
-    DATA,
-    HALF,
-    HELLO,
-    PRECISIONS,
-    WORD,
-    BadPacket,
-    Edge,
-    Header,
-    Link,
-    behind,
-)
+from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Edge, Header, Link, behind
 from hogwild_node.registers import Reading, Registers, State, Work
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
@@ -141,8 +131,10 @@ class Agent:
         h: Array | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise SetupError(f"precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
+        if precision not in packets.PRECISIONS:
+            raise SetupError(
+                f"precision={precision!r}; expected one of {', '.join(packets.PRECISIONS)}"
+            )
         if not lease > 0 or not settle_after > 0:
             raise SetupError(
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
