@@ -33,8 +33,8 @@ from hogwild.models.program import (
 )
 
 _SAMPLES, _DRAWS = 64, 3
-"""Nodes on which a model is tested. Smaller graphs get permutations of the features, too, up to so
-many draws; models with code of their own between levels get one at least."""
+"""Nodes on which a chain is tested, and permutations of the features on which any model is tested;
+the first is the identity. Chains on large graphs get fewer."""
 _EXPECTED = (
     "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
     "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
@@ -86,7 +86,7 @@ class _Trial:
         n, device = graph.num_nodes, graph.src.device
         half = torch.randperm(n, generator=random)[: max(n // 2, 1)].to(device)
         draws, chain = [(self.fields, self.recorded)], self.program.layer is not None
-        for _ in range(1, max(min(-(-_SAMPLES // n), _DRAWS), 1 if chain else 2)):
+        for _ in range(1, min(-(-_SAMPLES // n), _DRAWS) if chain else _DRAWS):
             order = torch.argsort(
                 torch.rand(n, generator=random).to(device) + self.fields.nodes["batch"]
             )
