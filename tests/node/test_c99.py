@@ -321,14 +321,14 @@ static int speak(int damage)
 int main(void)
 {
     hog_node node;
-    hog_real x[HOG_FEATURES], edge[HOG_EDGE_FEATURES + 1], heard[HOG_NUMBERS], out[HOG_OUTPUTS];
+    hog_real x[HOG_FEATURES], edge[HOG_JOIN_FEATURES + 1], heard[HOG_NUMBERS], out[HOG_OUTPUTS];
     srand(1);
     draw(x, HOG_FEATURES);
     if (!hog_init(&node, x)) return 1;
     for (int turn = 0; turn < 300; turn++) {
         int slot = rand() % (HOG_SLOTS + 2) - 1;
         draw(x, HOG_FEATURES);
-        draw(edge, HOG_EDGE_FEATURES + 1);
+        draw(edge, HOG_JOIN_FEATURES + 1);
         draw(heard, HOG_NUMBERS);
         if (rand() % 3 == 0) hog_join(&node, slot, 1, x, 2, HOG_EDGE_FEATURES ? edge : 0);
         if (rand() % 9 == 0) hog_leave(&node, slot);
