@@ -31,7 +31,7 @@ from hogwild.models.base import Kind
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules import rule_for
-from hogwild.rules.balls import BallsRule
+from hogwild.rules.balls import BallsRule, reached
 
 
 def certify_fixed_point(
@@ -166,9 +166,11 @@ def certify_balls(
     except AsynchronyError as error:
         return replace(found, reason=f"it cannot run under this rule: {error}")
     assert isinstance(rule, BallsRule)
-    hops = int(rule.around.eccentricity.max()) if problem.graph.num_nodes else 0
-    if bool(rule.inner.all()):
-        return _whole(found, settings, hops)
+    hops = len(list(reached(problem.graph, rule.radius + rule.couples))) - 1
+    # Where packets are lost, news is sent again after a while that counts turns and not ticks.
+    bounds = None if any(i.stage == 3 for i in settings.impairments) else settings.bounds
+    if hops <= rule.radius:
+        return _whole(found, settings, hops, bounds)
     if settings.error:
         reason = "nothing is proved about balls with packets that are wrong"
         return replace(found, reason=reason)
@@ -184,9 +186,9 @@ def certify_balls(
         return replace(found, reason=reason)
     rate = ratio ** math.ceil((rule.radius + 1) / rule.couples)
     period, updates = None, None
-    if settings.bounds is not None:
-        stagger = settings.bounds[0]
-        period = (rule.radius + rule.couples) * sum(settings.bounds) + stagger
+    if bounds is not None:
+        stagger = bounds[0]
+        period = (rule.radius + rule.couples) * sum(bounds) + stagger
         updates = updates_needed(math.log(max(rate, 1e-6)), period, stagger)
     if not everywhere:
         if period is not None and updates is not None:
@@ -206,14 +208,16 @@ def certify_balls(
     return proved.under(settings)
 
 
-def _whole(found: Certificate, settings: Settings, hops: int) -> Certificate:
+def _whole(
+    found: Certificate, settings: Settings, hops: int, bounds: tuple[int, int] | None
+) -> Certificate:
     """The radius reaches every node."""
     if settings.error:
-        reason = "nothing is proved about tables whose packets are held back or rounded"
+        reason = "nothing is proved about balls whose packets are held back or rounded"
         return replace(found, reason=reason)
     found.constants["hops"] = float(hops)
-    if settings.bounds is not None:
-        found.constants["ticks_to_whole"] = float(hops * sum(settings.bounds))
+    if bounds is not None:
+        found.constants["ticks_to_whole"] = float(hops * sum(bounds))
     reason = (
         "a node that has heard of all nodes solves the whole problem, so its answer is the "
         "synchronous one as soon as information has crossed the graph"

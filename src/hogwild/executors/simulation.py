@@ -231,6 +231,7 @@ class Simulation:
         inbox = graph.everyone.current(first)
         if after is not None and rule.said == rule.channels:  # packets hold the embeddings
             inbox = carry(inbox, after.before.held[0], after.kept.edges)
+        rule.wire = partial(self._wire, counters=0)
         letters = rule.begin(first, inbox)
         if after is not None:
             rule.keep(after.before.rule, after.kept)

@@ -76,6 +76,10 @@ class Rule(ABC):
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
 
+    wire: Callable[[Array], Array] | None = None
+    """What happens to numbers in packets, for rules that hand packets on themselves; ``None``:
+    nothing."""
+
     @classmethod
     def of(cls, local: Any, everyone: Star, channels: int) -> Rule:
         """The rule of nodes that compute ``local``; with embeddings of this width."""
