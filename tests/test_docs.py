@@ -106,19 +106,6 @@ def test_the_configuration_file_is_one():
 PAGE = DOCS / "models.md"
 
 
-ROWS = re.findall(r"^\| `(.+?)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
-
-
-def test_the_table_is_there():
-    assert len(ROWS) >= 9
-
-
-@pytest.mark.parametrize(("code", "count"), ROWS)
-def test_size(code, count):
-    model = eval(code, {name: getattr(hogwild, name) for name in hogwild.__all__})
-    assert sum(p.numel() for p in model.parameters()) == int(count.replace(",", ""))
-
-
 def test_the_blocks_of_the_page(capsys):
     """The same model in two ways, and an explanation with a number for every edge."""
     names = {}

@@ -1,7 +1,9 @@
-"""Bounds on the error now: never below the true error, exact on small cases."""
+"""Bounds on the error now: never below the true error, exact on small cases; and on the Hessian in
+a box, against Hessians at random points of it."""
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from certified import data
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 import hogwild
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.analysis.errors import bounds_of, error_bounds
+from hogwild.analysis.errors import bounds_of, error_bounds, variation
 from hogwild.errors import ConfigError
+from hogwild.linalg.spectrum import matrices
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 
 MODELS = {
@@ -103,3 +106,33 @@ def test_refusals():
         error_bounds(model, inputs, torch.zeros(14, 2).double(), method="magic")
     with pytest.raises(ConfigError, match="'convexity' always holds"):
         error_bounds(model, inputs, torch.full((14, 2), 1e3).double(), method="central")
+
+
+BOXES = {
+    "edge": {},
+    "node": {"message": "node"},
+    "squareplus": {"act": "squareplus"},
+    "heads": {"heads": 2},
+    "mean of heads": {"heads": 2, "concat": False},
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(sorted(BOXES)), st.integers(0, 10**6), st.floats(-6, 1.5))
+def test_hessians_stay_within_the_bounds(kind, seed, exponent):
+    torch.manual_seed(seed)
+    inputs = data((5,))
+    if kind == "edge":  # a self-loop and parallel edges
+        more = torch.tensor([[0, 1, 1, 2, 2], [0, 2, 2, 1, 1]])
+        inputs.edge_index = torch.cat([inputs.edge_index, more], 1)
+    model = EnergyGNN(3, out_channels=2, **BOXES[kind]).double()
+    problem = model.problem(Inputs.of(inputs)).detach()
+    rng = torch.Generator().manual_seed(seed)
+    h, reach, where = (
+        torch.randn(problem.start().shape, generator=rng, dtype=torch.float64) for _ in range(3)
+    )
+    reach = 10.0**exponent * reach.abs()
+    (bound,) = variation(problem, h, reach)
+    points = (h, h + reach * where.clamp(-1.0, 1.0))
+    (here,), (there,) = (matrices(problem.evaluate(at).hessian()) for at in points)
+    assert (np.abs((there - here).toarray()) <= bound.toarray() + 1e-12).all()

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 from helpers import star
-from scipy.sparse import csc_matrix, diags
+from scipy.sparse import csc_matrix, csr_matrix, diags
 
 from hogwild import GSDGNN, EnergyGNN, Inputs, SoftEnergyGNN
 from hogwild.linalg import spectrum as of
-from hogwild.linalg.spectrum import definite, extremes, matrices, spectrum
+from hogwild.linalg.spectrum import definite, extremes, jacobi, matrices, perron, spectrum
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 
 
@@ -72,3 +72,18 @@ def test_definite():
     assert not definite(csc_matrix(np.array([[1.0, 1.0], [1.0, 1.0]])))
     assert not definite(csc_matrix(np.array([[0.0, 1.0], [1.0, 0.0]])))
     assert not definite(csc_matrix(np.diag([3.0, -1e-3, 1.0])))
+
+
+def test_perron():
+    """Two nodes exactly, [[3, -1], [-1, 3]]; couplings that are too large; a path, on which nothing
+    comes back; and random matrices."""
+    assert perron(jacobi(csc_matrix([[3.0, -1.0], [-1.0, 3.0]]))) == pytest.approx(1.0 / 3.0)
+    assert perron(csr_matrix(0.6 * (np.ones((3, 3)) - np.eye(3)))) == pytest.approx(1.2)
+    assert perron(csr_matrix([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])) < 0.1
+    assert perron(csr_matrix((0, 0))) == 0.0
+    for seed in range(5):
+        found = np.random.default_rng(seed).random((9, 9)) ** 4
+        radius = float(abs(np.linalg.eigvals(found)).max())
+        for scale in (1.0, 0.95 / radius):
+            bound = perron(csr_matrix(scale * found))
+            assert scale * radius * (1 - 1e-9) <= bound <= scale * radius * (1 + 1e-6)

@@ -25,7 +25,7 @@ from hogwild.demo.study import (
     Study,
 )
 from hogwild.plots.charts import output_histogram
-from hogwild.plots.deadlines import deadlines
+from hogwild.plots.courses import deadlines
 from hogwild.plots.style import CYCLE, INK, RED, figure
 from hogwild.progress import shown, size
 

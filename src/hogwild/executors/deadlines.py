@@ -502,7 +502,7 @@ class Deadlines:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error against updates and against bytes, with the light cone."""
-        from hogwild.plots.deadlines import deadlines
+        from hogwild.plots.courses import deadlines
 
         return deadlines({self.name: self}, path)
 

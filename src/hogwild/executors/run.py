@@ -145,7 +145,7 @@ class Run:
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error by deadline, with the light cone; with ``history`` the deviation over time
         beside it."""
-        from hogwild.plots.charts import overview
+        from hogwild.plots.courses import overview
 
         return overview(self, path)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from hogwild.executors.deadlines import Deadlines
 from hogwild.executors.run import Run, Staleness
 from hogwild.executors.simulation import NUMBER, Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.linalg.solution import Solution
 from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
@@ -29,7 +32,7 @@ from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.progress import bar
-from hogwild.rules import choose
+from hogwild.rules import AnyProblem, choose
 
 PATIENCE, MARGIN = 500, 0.01
 """Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
@@ -108,47 +111,100 @@ def simulate(
         mask: Which items to score.
         progress: Show a progress bar; by default in a terminal or a notebook.
     """
-    model = runnable(model)
     settings = Settings(
         stagger, delay, seed, runs, rule, step, check_impairments(impairments), ticks, tol,
         history, keep_embeddings, radius,
     )  # fmt: skip
-    if isinstance(replay, str | Path):
-        replay = Trace.load(replay)
-    data = data if isinstance(data, Data) else graphs_of(data)
-    inputs, begun = Inputs.of(data), clock.perf_counter()
-    with evaluating(model), torch.no_grad():
-        model.require_asynchronous(inputs)
-        levels = model.solutions(inputs)  # of every layer that is solved
-        answers, answer = [found.value for found in levels], model.joined(levels).value
-        prediction = model.read(answer, inputs)
-        score, note = _score(prediction, data, metric, higher_is_better, target, mask)
-        problem = model.problem(inputs.repeat(runs)).detach()
-        timetable, about, ticks = _timetable(problem.graph, settings, replay)
-        bounds = None if about["bounds"] is None else tuple(about["bounds"])
-        settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-        start = problem.start()
-        made = settings.rule_on(problem, bounds)
-        simulation = Simulation(made, timetable, start, impairments=settings.impairments)
-        targets = [as_field(one, start.dtype).repeat(1, 1, runs) for one in answers]
-        monitor = Monitor(simulation, targets, settings, ticks, model, inputs, answer, score)
-        trace = Trace.of(timetable, about) if record else None
-        _tick(monitor, trace, progress)
-        if trace is not None and not isinstance(record, bool):
-            trace.save(record)
-        deadlines = monitor.deadlines(None if score is None else score(prediction), note, replay)
-        return monitor.report(bounds, trace, deadlines, clock.perf_counter() - begun)
+    case = Case(runnable(model), data)
+    case.score_by(metric, higher_is_better, target, mask)
+    return case.run(settings, record, replay, progress)
 
 
-def _score(prediction: Tensor, data: Data | list[Data], *given: Any) -> tuple[Score | None, str]:
-    """How predictions are scored, with the last four arguments of :func:`score_of`; or why they
-    are not, where nobody asked for a score and the targets do not fit."""
-    try:
-        return score_of(prediction, data, *given), ""
-    except InputError as error:
-        if any(argument is not None for argument in given):
-            raise
-        return None, f"no error of the task: {error}"
+class Case:
+    """A model on graphs. What several runs and certificates need of it is computed once."""
+
+    def __init__(self, model: Any, data: Any) -> None:
+        self.model = model
+        self.data = data if isinstance(data, Data | Inputs) else graphs_of(data)
+        self.inputs = Inputs.of(self.data)
+        self.score: Score | None = None
+        self.note = ""  # why there is no score
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        with evaluating(self.model), torch.no_grad():
+            yield
+
+    @cached_property
+    def problem(self) -> AnyProblem:
+        """The problem of one run; :class:`~hogwild.errors.AsynchronyError` where there is none."""
+        with self._quietly():
+            self.model.require_asynchronous(self.inputs)
+            problem: AnyProblem = self.model.problem(self.inputs).detach()
+        return problem
+
+    @cached_property
+    def levels(self) -> list[Solution]:
+        """The synchronous answers of all layers that are solved."""
+        with self._quietly():
+            self.model.require_asynchronous(self.inputs)
+            solutions: list[Solution] = self.model.solutions(self.inputs)
+        return solutions
+
+    @cached_property
+    def answer(self) -> Tensor:
+        """The synchronous embeddings, [(R,) N, k]."""
+        with self._quietly():
+            answer: Tensor = self.model.joined(self.levels).value
+        return answer
+
+    @cached_property
+    def prediction(self) -> Tensor:
+        """The synchronous predictions, [(R,) N, out]."""
+        with self._quietly():
+            prediction: Tensor = self.model.read(self.answer, self.inputs)
+        return prediction
+
+    def score_by(self, *given: Any) -> None:
+        """Choose how predictions are scored, by the last four arguments of :func:`score_of`. Where
+        none is given and the targets do not fit, there is no score, and a note why."""
+        try:
+            self.score = score_of(self.prediction, self.data, *given)
+        except InputError as error:
+            if any(argument is not None for argument in given):
+                raise
+            self.note = f"no error of the task: {error}"
+
+    def run(
+        self,
+        settings: Settings,
+        record: bool | str | Path = False,
+        replay: Trace | str | Path | None = None,
+        progress: bool | None = None,
+    ) -> Run:
+        """Runs with these settings; the other arguments are those of :func:`simulate`."""
+        begun, inputs = clock.perf_counter(), self.inputs
+        if isinstance(replay, str | Path):
+            replay = Trace.load(replay)
+        with self._quietly():
+            problem = self.model.problem(inputs.repeat(settings.runs)).detach()
+            timetable, about, ticks = _timetable(problem.graph, settings, replay)
+            bounds = None if about["bounds"] is None else tuple(about["bounds"])
+            settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
+            start, made = problem.start(), settings.rule_on(problem, bounds)
+            simulation = Simulation(made, timetable, start, impairments=settings.impairments)
+            answers = [as_field(level.value, start.dtype) for level in self.levels]
+            targets = [one.repeat(1, 1, settings.runs) for one in answers]
+            monitor = Monitor(
+                simulation, targets, settings, ticks, self.model, inputs, self.answer, self.score
+            )
+            trace = Trace.of(timetable, about) if record else None
+            _tick(monitor, trace, progress)
+            if trace is not None and not isinstance(record, bool):
+                trace.save(record)
+            synchronous = None if self.score is None else self.score(self.prediction)
+            deadlines = monitor.deadlines(synchronous, self.note, replay)
+            return monitor.report(bounds, trace, deadlines, clock.perf_counter() - begun)
 
 
 def _timetable(

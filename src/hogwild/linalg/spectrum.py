@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix, csc_matrix, identity
+from scipy.sparse import coo_matrix, csc_matrix, csr_matrix, diags, identity
 from scipy.sparse.linalg import ArpackError, eigsh, splu
 from torch import Tensor
 
@@ -136,3 +136,40 @@ def _guess(matrix: csc_matrix) -> tuple[float, float]:
     except ArpackError:  # no convergence: the given bounds stay
         return 0.0, float(matrix.diagonal().max())
     return float(least[0]), float(most[0])
+
+
+def jacobi(matrix: csc_matrix) -> csr_matrix:
+    """The absolute values off the diagonal of a matrix, over the diagonal, row by row."""
+    diagonal = matrix.diagonal()
+    return csr_matrix(diags(1.0 / diagonal) @ abs(matrix - diags(diagonal)))
+
+
+def perron(matrix: csr_matrix) -> float:
+    r"""A proved upper bound on the spectral radius of a nonnegative matrix N [n, n]:
+    :math:`\max_a (N w)_a / w_a` for some :math:`w > 0`.
+
+    The Perron vector is the best w. Powers of N approach it from anywhere, and, where the spectral
+    radius is below one, powers of :math:`(I - N)^{-1}` come nearer.
+    """
+    if matrix.shape[0] == 0:
+        return 0.0
+    w, best = np.ones(matrix.shape[0]), np.inf
+    for _ in range(300):
+        moved = matrix @ w
+        best = min(best, float((moved / w).max()))
+        w = moved + 1e-2 * best * w  # stays positive in rows of zeros
+        w = np.maximum(w / max(w.max(), 1e-300), 1e-12)
+    try:
+        factor = splu(csc_matrix(identity(matrix.shape[0]) - matrix))
+    except RuntimeError:  # exactly singular
+        return best
+    for _ in range(30):
+        w = factor.solve(w)
+        if not (np.isfinite(w).all() and (w > 0.0).all()):
+            return best
+        w = w / w.max()
+        bound = float((matrix @ w / w).max())
+        if bound >= best:
+            return best
+        best = bound
+    return best

@@ -25,7 +25,7 @@ from hogwild.errors import CheckpointError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.metrics import cost
 from hogwild.models.gnn import ConvGNN
-from hogwild.plots.charts import curves
+from hogwild.plots.courses import curves
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint, log
 from hogwild.training.checkpoint import Stop
