@@ -231,4 +231,5 @@ class Packet:
             body = bytes(raw[at + width : end])
             words.append(Word(key, (count, incarnation), body, content(key, body)))
             at = end
-        return cls(*HEAD.unpack_from(raw), words)
+        number, newest, before, memory, scope = HEAD.unpack_from(raw)
+        return cls(number, newest, before, memory, scope, words)
