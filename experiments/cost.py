@@ -27,7 +27,7 @@ from experiments.record import Record
 from experiments.tables import ORDER
 from hogwild.tasks.base import Split, Task
 from hogwild.training.batches import predict
-from hogwild.training.log import Log
+from hogwild.training.checkpoint import Log
 from hogwild.training.loop import Loop
 from hogwild.training.registry import Members, device_of, initial
 from hogwild.training.task import resolve

@@ -119,7 +119,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_is_one_clear_error(small_disk):
     """First the graph does not fit, then the graph does and the checkpoints do not."""
-    for filled, words in ((110_000, "the parts cannot be written"), (40_000, "a worker cannot")):
+    for filled, words in ((160_000, "the parts cannot be written"), (100_000, "a worker cannot")):
         (small_disk / "other").write_bytes(bytes(filled))
         process = begun(small_disk / "run", "none")
         _, said = process.communicate(timeout=120)

@@ -15,12 +15,11 @@ from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.tasks.moving import (
     circling,
     mote_positions,
-    near,
-    radius_of,
     read_positions,
     readings,
     waypoints,
 )
+from hogwild.tasks.synthetic import near, radius_of
 
 Features = Callable[[np.ndarray, int], np.ndarray]
 """From positions [n, 2] and the number of a frame to features [n, p]."""

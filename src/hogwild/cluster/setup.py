@@ -131,10 +131,6 @@ class Setup:
             tol=tol,
             device="cuda" if place.gpus > 0 else "cpu",
         )
-        if self.folder is not None:  # Ray's object store would lose it with the node that holds it
-            file = io.BytesIO()
-            torch.save(model, file)
-            write_atomically(self.folder / "model.pt", file.getvalue())
         if place.disorder is not None or (len(sizes) == 1 and place.address is None):
             return InProcess([Host(plan, p) for p in range(len(sizes))], place.disorder)
         from hogwild.cluster.actors import Actors
@@ -186,6 +182,9 @@ def prepared(
             where.mkdir(parents=True, exist_ok=True)
             if inputs is not None:
                 store, cut = _cut(inputs, count, where / "graph", place, hops)
+            file = io.BytesIO()
+            torch.save(found, file)  # Ray's object store would lose it with the node that holds it
+            write_atomically(where / "model.pt", file.getvalue())
         except OSError as error:
             raise DataError(
                 f"the parts cannot be written to {where} ({error}); expected a folder of your own "

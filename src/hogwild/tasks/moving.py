@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 from torch_geometric.data import Data
@@ -32,7 +31,7 @@ from hogwild.metrics import MSE, RMSE
 from hogwild.tasks.base import Split, Task, cross_validation
 from hogwild.tasks.benchmarks import absent, data_home
 from hogwild.tasks.coordinates import Coordinates
-from hogwild.tasks.synthetic import undirected
+from hogwild.tasks.synthetic import connected, near, radius_of
 
 
 class Sequences(Task):
@@ -139,7 +138,7 @@ class MovingSwarm(Sequences, Coordinates):
 
     def _sequence(self, random: np.random.Generator, speed: float, noise: float) -> list[Data]:
         n, steps = self.in_channels, self.moments - 1
-        path = self._connected(lambda: waypoints(n, steps, speed, random))
+        path = connected(lambda: waypoints(n, steps, speed, random), lambda _: self.radius)
         pairs = [(place, squareform(pdist(place))) for place in path]
         return [self._data(place, d, _noisy(d, noise, random)) for place, d in pairs]
 
@@ -178,22 +177,6 @@ def waypoints(n: int, steps: int, speed: float, random: np.random.Generator) -> 
         goal = np.where(arrived[:, None], random.random((n, 2)), goal)
         out.append(here)
     return np.stack(out)
-
-
-def radius_of(position: np.ndarray, degree: float) -> float:
-    """The radius within which points [..., n, 2] have this many neighbours on average."""
-    n = position.shape[-2]
-    if not 0 < degree <= n - 1:
-        raise ConfigError(f"degree={degree!r}; expected a number from 0 to {n - 1}")
-    some = position.reshape(-1, n, 2)
-    some = some[:: max(len(some) // 20, 1)]
-    return float(np.quantile(np.concatenate([pdist(each) for each in some]), degree / (n - 1)))
-
-
-def near(position: np.ndarray, radius: float) -> Tensor:
-    """``edge_index`` of the points [n, 2] that are at most ``radius`` apart, both directions."""
-    pairs = cKDTree(position).query_pairs(radius, output_type="ndarray")
-    return undirected(pairs[:, 0], pairs[:, 1])
 
 
 def strength(position: np.ndarray, source: np.ndarray, fall: float = FALL) -> np.ndarray:

@@ -36,8 +36,7 @@ from hogwild.training.batches import (
     mini_batches,
     predict_levels,
 )
-from hogwild.training.checkpoint import Stop
-from hogwild.training.log import Log
+from hogwild.training.checkpoint import Log, Stop
 from hogwild.training.optimiser import AdamW, Rows, clip, diagnose, failed_adjoints
 from hogwild.training.recorded import Recorder
 from hogwild.training.registry import Members, device_of, set_on_failure
