@@ -208,7 +208,6 @@ def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
         problem = conv.problem(inputs).detach()
         answer = conv.embed(inputs).value.mT
     assert isinstance(problem, streamed.StreamedEnergy)
-    assert problem.described == (3, 0)
     done = simulated(problem, None, ticks=40)
     torch.testing.assert_close(done.h[0], answer, rtol=0, atol=1e-6)
 

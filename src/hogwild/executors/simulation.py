@@ -36,9 +36,6 @@ from hogwild_node.rules.base import Kept, Rule, carry
 
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
-STUCK = 1000
-"""A run is given up after this many ticks in a row at which nodes could only wait. In
-``benchmarks/rules.py --measure layers`` with ``rule="waiting"`` and lost packets end so."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,7 @@ class Simulation:
             self.held = self.outbox.fetch(edges, torch.full_like(edges, self.time))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone(), zeros.clone())
-        self.last, self.gap, self.idle = zeros + self.time, zeros.new_zeros(()), 0
+        self.last, self.gap = zeros + self.time, zeros.new_zeros(())
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         if after is not None:
             self._follow(after)
@@ -344,8 +341,7 @@ class Simulation:
             return
         post.make_room(self.time)
         self.outbox.time = self.time
-        if kernel.tick(clock.at, self.time, post.at):
-            self.idle = 0
+        kernel.tick(clock.at, self.time, post.at)
         self.time += 1
         self.tally.ticks += 1
 
@@ -368,7 +364,6 @@ class Simulation:
         post.make_room(tick.time)
         first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
         kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
-        self.idle = 0
 
     def _update(self, tick: Tick) -> None:
         at, nodes, edges = tick.at, tick.nodes, tick.edges
@@ -390,7 +385,6 @@ class Simulation:
         self._publish(tick, nodes, h, letters)
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
         self.tally.updates[acted] += 1
-        self.idle = 0 if acted.numel() else self.idle + 1
         self.gap.copy_(torch.maximum(self.gap, (tick.time - self.last[nodes]).amax()))
         self.last[nodes] = tick.time
         self.tally.packet_age.add(tick.time - tick.view)
@@ -412,8 +406,8 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether no node is left to update, or all that are left have waited for very long."""
-        return not bool(self.active.any()) or self.idle > STUCK
+        """Whether no node is left to update."""
+        return not bool(self.active.any())
 
     def longest_gap(self) -> int:
         """Most ticks that any node went without an update before it was done."""

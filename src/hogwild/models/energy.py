@@ -269,12 +269,10 @@ class EnergyConv(ImplicitConv):
         inputs = self.accept(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
         weights = self._weights(graph, x, heard, edge_attr, inputs.edge_weight)
-        weighted = 0 if inputs.edge_weight is None else 1
-        widths = (self.in_channels, (self.edge_dim or 0) + weighted)
         found = self._energy(
             graph, Given(self, self._networks_in(x.dtype), x, heard, edge_attr, *weights)
         )
-        found.begin, found.widths = self._guessed(x), widths
+        found.begin = self._guessed(x)
         found.recipe = Recipe(graph, inputs, self.kernel)
         return found
 

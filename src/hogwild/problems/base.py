@@ -105,6 +105,8 @@ class Solvable(OnGraph, ABC):
 
     graph: Graph
     recipe: Recipe | None = None
+    widths: tuple[int, int] | None = None
+    """How many numbers describe a node and an edge, where the model that built the problem says."""
 
     @property
     @abstractmethod
@@ -155,6 +157,7 @@ class Solvable(OnGraph, ABC):
         """Apply a function to every array. The result has no compiled solve: it may have other
         numbers."""
         out = super().map(fn)
+        out.widths = self.widths
         if out.recipe is not None:
             out.recipe = None
         return out
@@ -195,6 +198,8 @@ class Solvable(OnGraph, ABC):
     def described(self) -> tuple[int, int]:
         """How many numbers describe a node and an edge to somebody who knows the model; by default
         those that the problem holds of one replica."""
+        if self.widths is not None:
+            return self.widths
         every = list(arrays(self))
         width = {
             what: sum(_numbers(x, self.replicas) for x, over in every if over == what)

@@ -221,7 +221,6 @@ class EnergyProblem(Objective):
     beta: float = over(FIXED)
     rounds: list[Round] = over(SHARED)
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
-    widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
     recipe: Recipe | None = over(FIXED, default=None)  # for compiled code
 
     @property
@@ -234,10 +233,6 @@ class EnergyProblem(Objective):
 
     def evaluate(self, h: Tensor) -> EnergyEvaluation:
         return EnergyEvaluation(self, h)
-
-    @property
-    def described(self) -> tuple[int, int]:
-        return super().described if self.widths is None else self.widths
 
     def start(self) -> Tensor:
         return super().start() if self.begin is None else self.begin

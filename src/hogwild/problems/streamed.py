@@ -109,7 +109,6 @@ class StreamedEnergy(Objective):
     shape: tuple[int, int] = over(FIXED)  # replicas and channels
     like: Tensor = over(FIXED)  # any tensor of the solve's dtype and device
     begin: Tensor | None = over(NODES, default=None)  # [R, k, N] where nodes start; None: at zero
-    widths: tuple[int, int] | None = over(FIXED, default=None)  # of features, on nodes and edges
     recipe: Recipe | None = over(FIXED, default=None)  # for compiled code
 
     @property
@@ -133,14 +132,10 @@ class StreamedEnergy(Objective):
         nodes = torch.arange(graph.num_nodes, device=graph.src.device)
         star = Star(graph.num_nodes, graph.dst, nodes, index)
         rounds = [self.pose.on(star, graph.src)]
-        return EnergyProblem(graph, self.beta, rounds, self.begin, self.widths)
+        return EnergyProblem(graph, self.beta, rounds, self.begin)
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> EnergyProblem:  # type: ignore[override]
         return self.whole.gathered(graph, nodes, edges)
-
-    @property
-    def described(self) -> tuple[int, int]:
-        return self.whole.described
 
     def evaluate(self, h: Tensor) -> StreamedEvaluation:
         return StreamedEvaluation(self, h)

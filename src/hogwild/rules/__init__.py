@@ -17,7 +17,6 @@ from hogwild.rules.layered import (
     FIXED,
     OVERWRITING,
     RESENDING,
-    WAITING,
     fixed_point_rule,
 )
 from hogwild.rules.stack import StackRule
@@ -32,7 +31,6 @@ RULES: dict[str, About] = {
     "balls": BALLS,
     "caching": CACHING,
     "overwriting": OVERWRITING,
-    "waiting": WAITING,
     "resending": RESENDING,
 }
 """The library's rules by name; beside them ``"auto"``, the first of :func:`fitting`."""
@@ -93,8 +91,7 @@ def fitting(problem: AnyProblem) -> dict[str, About]:
       and at most :data:`~hogwild_node.soft.QUICK`.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"caching"``, which ends at the synchronous answer on every graph, for layers of
-      any widths and with losses; ``"overwriting"`` (the paper's semantics), ``"waiting"``, or
-      ``"resending"``.
+      any widths and with losses; ``"overwriting"`` (the paper's semantics), or ``"resending"``.
     * *Stacks*: those of their levels.
 
     Rules of your own (:func:`register`) come last.

@@ -42,8 +42,7 @@ class About:
         differentiable: Whether torch can differentiate its updates.
         proof: What is proved of it: a theorem of :mod:`hogwild.analysis.certify` by name, or a
             function (problem, settings, answer) → :class:`hogwild.Certificate`.
-        exact: Of layers: whether the answer is the synchronous one ``"calm"``, where every packet
-            arrives, or ``"lossy"``, under losses, too; empty: it depends on the schedule.
+        exact: Of layers: whether the answer is the synchronous one, under losses, too.
         timed: Of layers: whether the answer is exact after L (S + D) ticks.
         reason: Of layers: why.
         better: Names of rules that are in time earlier.
@@ -53,8 +52,8 @@ class About:
         slow: What would help where runs have not arrived yet.
         stuck: What would help where runs come no nearer.
         coarse: What would help where rounded packets are too coarse.
-        failing: What happened, where runs have not arrived; may hold ``{bad}``, ``{schedules}``,
-            ``{effect}``, ``{distance}`` and ``{degrades}``.
+        failing: What happened, where runs have not arrived; holds ``{effect}``, ``{distance}`` and
+            ``{degrades}``.
     """
 
     fits: type | tuple[type, ...]
@@ -69,7 +68,7 @@ class About:
     both_sides: bool = False
     differentiable: bool = False
     proof: str | Callable[..., Any] | None = None
-    exact: str = ""
+    exact: bool = False
     timed: bool = False
     reason: str = ""
     better: tuple[str, ...] = ()

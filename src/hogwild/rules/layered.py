@@ -14,7 +14,6 @@ from hogwild_node.rules import (
     OverwritingRule,
     ResendingRule,
     Rule,
-    WaitingRule,
 )
 from hogwild_node.rules.layered import LayersRule
 
@@ -74,7 +73,7 @@ CACHING = About(
     fits=LayeredProblem,
     make=partial(_layers, rule=CachingRule),
     proof="layers",
-    exact="lossy",
+    exact=True,
     timed=True,
     reason="a node recomputes all layers from its neighbours' newest values of all of them: values "
     "of layer l + 1 are right once those of layer l are and have been heard, so the answer is the "
@@ -92,29 +91,14 @@ OVERWRITING = About(
     failing="{degrades}: predictions move by up to {distance} of the largest{effect}, since a node "
     f"applies its layers to whichever layer's values it last heard. What to do: {REMEDY}.",
 )
-WAITING = About(
-    fits=LayeredProblem,
-    make=partial(_layers, rule=WaitingRule),
-    proof="layers",
-    exact="calm",
-    reason="nodes wait for the layer they need, so the answer is the synchronous one if every "
-    "packet arrives; a single lost packet stops its receivers, and in the end all, for ever. "
-    "Only the slowest node bounds the time.",
-    better=("caching",),
-    tuning="",
-    late=EXACT,
-    failing="Stalls: under {bad} of {schedules} some nodes still wait for values of the layer they "
-    "need{effect}. The value of a layer is sent once; where it is lost, it is missing for ever. "
-    f"What to do: {REMEDY}.",
-)
 RESENDING = About(
     fits=LayeredProblem,
     make=resending_rule,
     proof="layers",
-    exact="lossy",
-    reason="nodes wait for the layer they need, and every value is sent until it is acknowledged: "
-    "the answer is the synchronous one as soon as every node has had its layers, with any delay "
-    "and loss that lets a packet through now and then",
+    exact=True,
+    reason="nodes wait for the layer that they need, and every value is sent until it is "
+    "acknowledged: the answer is the synchronous one as soon as every node has had its layers, "
+    "with any delay and loss that lets a packet through now and then",
     better=("caching",),
     tuning="",
 )
