@@ -280,7 +280,9 @@ def test_no_ticks_are_advised_where_runs_come_no_nearer():
     """As at half time: no number of ticks would do."""
     result = hogwild.robustness(AveragingGNN(0.9).double(), DATA, runs=1, ticks=21)
     assert result.run.ticks_needed() > 21
-    stuck = replace(result.run, halfway=(10, result.run.deviation))
+    seen = result.run.deadlines
+    same = replace(seen, deviation=seen.deviation[-1:].expand_as(seen.deviation))
+    stuck = replace(result.run, deadlines=same)
     assert stuck.ticks_needed() is None
     said = verdict(replace(result, run=stuck))
     assert "has not fallen in the second half" in said

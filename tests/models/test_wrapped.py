@@ -92,7 +92,7 @@ def test_wrapping_twice_is_wrapping_once():
 
 def test_training_mode_is_refused_where_it_would_matter():
     wrapped, data = wrap(pyg.GIN(3, 8, 2, norm="batch_norm").double()), graphs()
-    with pytest.raises(AsynchronyError, match=r"GIN is in training mode.*model.eval\(\)"):
+    with pytest.raises(AsynchronyError, match=r"GIN.forward is in training mode.*model.eval\(\)"):
         wrapped.problem(Inputs.of(data))
 
 

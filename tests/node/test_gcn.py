@@ -8,7 +8,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 
 import hogwild_node
 from hogwild import GCN, Inputs, LayeredGNN
-from hogwild.models.levels import LayeredProblem
+from hogwild.models.program import LayeredProblem
 
 MODELS = {
     "gcn": lambda: GCN(3, out_channels=2, hidden_channels=4, num_layers=3),

@@ -167,7 +167,7 @@ def certify_balls(
     rate = None
     if bounds is not None:
         stagger = bounds[0]
-        period = (rule.radius + rule.couples) * sum(bounds) + stagger
+        period = int(rule.radius + rule.couples) * sum(bounds) + stagger
         rate = Rate.of(ratio ** math.ceil((rule.radius + 1) / rule.couples), period, stagger)
     return found.proved(settings, reason, rate)
 

@@ -18,9 +18,9 @@ from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.layered import Layer, Layers, activation
-from hogwild.models.locality import normalises
 from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
+from hogwild.models.stars import normalises
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field

@@ -99,7 +99,7 @@ def deadlines(
         x: Costs: ``"ticks"``, ``"updates"``, ``"packets"``, ``"bytes"``.
         title: A heading.
     """
-    several = seen if isinstance(seen, Mapping) else {seen.name: seen}
+    several = seen if isinstance(seen, Mapping) else {seen.settings.rule: seen}
     if not several:
         raise ConfigError("deadlines({}) was given no run; expected at least one")
     if not x or not {*x} <= {*COSTS}:

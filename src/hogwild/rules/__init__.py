@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.levels import LayeredProblem, StackProblem
+from hogwild.models.program import LayeredProblem
+from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
 from hogwild.rules.base import About

@@ -182,6 +182,7 @@ class BallsRule(Rule):
     """
 
     said = counters = 1
+    solved_for: Tensor
     inputs: Inputs | None = None  # of one run, as far as they are known
     pose: Callable[[Inputs], Problem]  # type: ignore[assignment]  # the problem of such inputs
 
@@ -215,7 +216,7 @@ class BallsRule(Rule):
     # -- memory ------------------------------------------------------------------------------------
 
     def read(self, inputs: Inputs, pose: Callable[[Inputs], Problem]) -> None:
-        self.inputs, self.pose = inputs, pose  # type: ignore[method-assign]
+        self.inputs, self.pose = inputs, pose
 
     def begin(self, h: Tensor, inbox: Tensor) -> None:
         n = self.graph.num_nodes
@@ -260,8 +261,8 @@ class BallsRule(Rule):
         for name in ("nodes", "mail", "lossy", "number", "size", "over"):
             setattr(self, name, getattr(before, name))
         for i, node in enumerate(self.nodes):
-            x = self._features(i)
-            if not torch.equal(x, node.told.x):
+            x, told = self._features(i), node.told.x
+            if x is not None and told is not None and not torch.equal(x, told):
                 node.tell_of(replace(node.told, x=x), self.described)
 
     # -- packets -----------------------------------------------------------------------------------

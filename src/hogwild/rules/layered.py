@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from hogwild.errors import AsynchronyError
-from hogwild.models.levels import LayeredProblem
+from hogwild.models.program import LayeredProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
 from hogwild_node.rules import (

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hogwild.engines.rules import RuleKernel, kernel_of
 from hogwild.graph import Star
-from hogwild.models.levels import StackProblem
+from hogwild.models.stack import StackProblem
 from hogwild_node.rules.base import Kept, Rule, carry
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, DataError, require_integer, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RMSE
 from hogwild.tasks.base import Split, Task, cross_validation
 from hogwild.tasks.benchmarks import absent, data_home
@@ -210,39 +209,6 @@ def mote_positions() -> np.ndarray:
     table = np.loadtxt(home / place, skiprows=1, ndmin=2)
     position = table[:, 1:3] - table[:, 1:3].min(0)
     return position / position.max()
-
-
-def read_positions(path: str | Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions over time from a file: times [n], identities [n] and positions [n, 2].
-
-    A CSV has the columns time, id, x, y and a line with these names first. An NPZ has arrays with
-    these names.
-
-    Raises:
-        DataError: The file is not such a file.
-    """
-    path = Path(path)
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                columns = {name: np.asarray(file[name]) for name in ("time", "id", "x", "y")}
-        else:
-            table = np.genfromtxt(path, delimiter=",", names=True)
-            columns = {name: np.atleast_1d(table[name]) for name in ("time", "id", "x", "y")}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise DataError(
-            f"{path} has no positions over time ({error}); expected a CSV with the columns time, "
-            f"id, x, y, or an NPZ with arrays of these names"
-        ) from error
-    if not all(np.isfinite(column).all() for column in columns.values()):
-        raise DataError(f"{path} has entries that are no numbers; expected numbers only")
-    return (
-        columns["time"],
-        columns["id"].astype(np.int64),
-        np.stack([columns["x"], columns["y"]], -1).astype(float),
-    )
 
 
 def circling(steps: int, random: np.random.Generator, turns: float = 1.0) -> np.ndarray:
