@@ -1,7 +1,7 @@
 """A part with its model: it builds the problem of the part, solves it, reads out, differentiates.
 
 An executor makes one host for each part, in this process or in a process of its own, and calls its
-methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
+methods by name on all parts (:class:`hogwild.cluster.worker.Executor`).
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ import torch
 from torch import Tensor
 
 from hogwild.cluster.store import Store
-from hogwild.cluster.work import Measure, Part, Work
+from hogwild.cluster.work import Bound, Measure, Part, Work
 from hogwild.cluster.worker import Worker
 from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
-from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.native import library
-from hogwild.linalg.operator import Hessian, Tangent
+from hogwild.linalg.solution import Solution
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
-from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
-from hogwild.solvers import Newton, SemismoothNewton
-from hogwild_node.local import LocalEnergy
-from hogwild_node.tree import FIXED, NODES, SHARED, over
+from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.problems.pinned import pinned
+from hogwild.solvers.adjoint import Adjoint
+from hogwild.solvers.loop import Solver
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
 
 LARGE = 100_000
 """Edges of a part from which no factorisation is planned where compiled code solves it."""
+
+RTOL = 1e-2
+"""An adjoint is solved to this share of the residual that fresh halos leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,9 +247,7 @@ class Host:
         free = self.part.free
         grad[..., :free] = self._shared(free, loss, target, mask, total)[1]
         with torch.no_grad():
-            problem = adjoint_of(self.problem, self.h, grad)
-        solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
-        work = Work(problem, self.part, tol, self.dual, solver=solver)
+            work = AdjointWork(self.problem, self.h, grad, self.part, tol, self.dual, self.solver)
         self.worker = Worker(self.number, work)
         return value
 
@@ -275,9 +275,8 @@ class Host:
         assert self.h is not None
         out, owned = dict(self._grads), self.part.owned
         self.dual = self._worker.work.h
-        sign = -1.0 if isinstance(self.problem, Objective) else 1.0
         cotangent = torch.zeros_like(self.dual)
-        cotangent[..., :owned] = sign * self.dual[..., :owned]
+        cotangent[..., :owned] = -self.dual[..., :owned]
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         with torch.enable_grad():
             residual = self._built().residual(self.h)
@@ -294,123 +293,52 @@ class Host:
 # -- the adjoint, which the parts solve by the same iteration -------------------------------------
 
 
-@dataclass
-class _LinearEvaluation(Evaluation):
-    problem: LinearObjective
-    h: Tensor
+class AdjointBound(Bound):
+    r"""The limit of an adjoint :math:`(\partial g / \partial h)^\top \lambda = c`: of the energy
+    :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`, or of a map without a modulus."""
 
-    def __post_init__(self) -> None:
-        self.image = self.problem.matrix.apply(self.h)
+    def __init__(self, problem: Problem, at: Tensor, c: Tensor, owned: int, tol: float) -> None:
+        super().__init__(problem, owned, tol)
+        self.c = c  # [R, k, N]
+        if isinstance(problem, Objective):
+            self.apply = problem.evaluate(at).hessian().apply
+        else:
+            assert isinstance(problem, FixedPoint)
+            tangent = problem.linearise(at)
+            self.apply = lambda v: -tangent.transpose(v)
+            self.kind, self.weights, self.ones = "map", None, 1.0
+            self.factor = torch.zeros(problem.replicas, dtype=torch.float64)
 
-    @property
-    def value(self) -> Tensor:
-        p = self.problem
-        return p.graph.dot(0.5 * self.image - p.rhs, self.h)
-
-    @property
-    def noise(self) -> Tensor:
-        p, eps = self.problem, 64.0 * torch.finfo(self.h.dtype).eps
-        return eps * p.graph.sum((self.h * self.image).abs().sum(1))
-
-    @property
-    def gradient(self) -> Tensor:
-        return self.image - self.problem.rhs
-
-    @property
-    def scale(self) -> Tensor:
-        return self.problem.graph.norm(self.image) + self.problem.graph.norm(self.problem.rhs)
-
-    def hessian(self) -> Hessian:
-        return self.problem.matrix
+    def residual(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        graph, image = self.problem.graph, self.apply(h)
+        scale = (graph.norm(image) + graph.norm(self.c)).amax(-1)
+        return (image - self.c)[..., : self.owned], scale
 
 
-class _Adjoint(Problem):
-    """What both adjoints share."""
+class AdjointWork(Work):
+    r"""A part that solves the adjoint :math:`(\partial g / \partial h)^\top \lambda = c` at the
+    embeddings ``at`` for its halo: by the linear system of its nodes, as one process does."""
 
-    rhs: Tensor  # [R, k, N]
+    def __init__(
+        self,
+        problem: Problem,
+        at: Tensor,
+        c: Tensor,
+        part: Part,
+        tol: float,
+        dual: Tensor | None,
+        solver: Solver,
+    ) -> None:
+        start = torch.zeros_like(c) if dual is None else dual
+        super().__init__(problem, part, tol, start, solver=solver)
+        self.at, self.bound = at, AdjointBound(problem, at, c, part.owned, tol)
+        self.systems: dict[int, Callable[[Tensor, bool], Solution]] = {}  # by the nodes that move
 
-    @property
-    def replicas(self) -> int:
-        return self.rhs.size(0)
-
-    @property
-    def channels(self) -> int:
-        return self.rhs.size(1)
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
-        raise NotImplementedError("the adjoint of all replicas is solved together")
-
-
-@dataclass
-class LinearObjective(_Adjoint, Objective):
-    r"""Minimise :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`: the adjoint
-    :math:`H \lambda = c` of an energy with the Hessian H."""
-
-    graph: Graph = over(FIXED)
-    matrix: Hessian = over(FIXED)  # H
-    rhs: Tensor = over(NODES)  # [R, k, N] c
-    strong: Tensor = over(SHARED)  # [R, G] a lower bound on the eigenvalues of H
-    is_attractive: bool = over(FIXED, False)
-    is_quadratic = True
-
-    @property
-    def has_blocks(self) -> bool:
-        return self.matrix.has_blocks
-
-    @property
-    def node(self) -> LocalEnergy:
-        raise NotImplementedError("an adjoint is solved, and has no rule of a node")
-
-    def evaluate(self, h: Tensor) -> _LinearEvaluation:
-        return _LinearEvaluation(self, h)
-
-    def convexity(self) -> Tensor:
-        return self.strong
-
-    def row_bounds(self) -> Tensor:
-        raise NotImplementedError("an adjoint has no certificate")
-
-
-@dataclass
-class _Transposed(Tangent):
-    graph: Graph
-    inner: Tangent
-
-    def apply(self, v: Tensor) -> Tensor:
-        return self.inner.transpose(v)
-
-    def transpose(self, v: Tensor) -> Tensor:
-        return self.inner.apply(v)
-
-
-@dataclass
-class LinearMap(_Adjoint, FixedPoint):
-    r"""The fixed point of :math:`\nu \mapsto J^\top \nu + c`: the adjoint
-    :math:`(I - J)^\top \nu = c` of a map with the Jacobian J."""
-
-    graph: Graph = over(FIXED)
-    tangent: Tangent = over(FIXED)  # I − J
-    rhs: Tensor = over(NODES)  # [R, k, N] c
-
-    def step(self, h: Tensor) -> Tensor:
-        return h - self.tangent.transpose(h) + self.rhs
-
-    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        return v - self.tangent.apply(v)
-
-    def linearise(self, h: Tensor) -> _Transposed:
-        return _Transposed(self.graph, self.tangent)
-
-
-def adjoint_of(problem: Problem, h: Tensor, grad: Tensor) -> Problem:
-    r"""The adjoint of a problem at its solution ``h``, for the gradient ``grad`` of a loss in h,
-    [R, k, N] each.
-
-    The cotangent of the residual is :math:`-\lambda` for an energy and :math:`\nu` for a map.
-    """
-    if isinstance(problem, Objective):
-        matrix = problem.evaluate(h).hessian()
-        attractive = problem.is_attractive
-        return LinearObjective(problem.graph, matrix, grad, problem.convexity(), attractive)
-    assert isinstance(problem, FixedPoint)
-    return LinearMap(problem.graph, problem.linearise(h), grad)
+    def _solved(self, free: int) -> Tensor:
+        moves, bound = self.moves(free), self.bound
+        assert isinstance(bound, AdjointBound)
+        if free not in self.systems:
+            problem = pinned(self.problem, moves, self.at)
+            self.systems[free] = Adjoint(rtol=RTOL).at(problem, self.at)
+        left = torch.where(moves, bound.c - bound.apply(self.h), 0.0)
+        return self.h + torch.where(moves, self.systems[free](left, True).value, 0.0)

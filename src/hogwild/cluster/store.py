@@ -211,8 +211,10 @@ def _write(folder: Path, graph: Inputs, parts: Tensor, overlap: int, hops: int) 
 
     def save(name: str, content: dict[str, Any]) -> None:
         path = folder / f"{name}.pt"
-        with path.open("wb") as file:  # of a full disk, torch's own writer says nothing
-            torch.save(content, file)
+        try:
+            torch.save(content, path)
+        except RuntimeError as error:  # of a full disk, in torch's words
+            raise OSError(f"{path} cannot be written: {error}") from error
         files[name] = _crc(path)
 
     for p, piece in enumerate(pieces(graph, parts, overlap, hops)):

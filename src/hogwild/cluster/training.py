@@ -8,7 +8,7 @@ A training step has four stages, each on all parts:
    knows its share.
 3. The parts solve the adjoint by the same iteration: the system
    :math:`(\partial g / \partial h)^\top \lambda = \partial L / \partial h` has the structure of the
-   problem (:func:`hogwild.cluster.host.adjoint_of`).
+   problem (:class:`hogwild.cluster.host.AdjointWork`).
 4. Every part computes :math:`-\lambda_p^\top \partial g_p / \partial \theta` with autograd. The sum
    over the parts is the gradient of the loss, as one process would compute it.
 

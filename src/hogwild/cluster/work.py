@@ -388,19 +388,12 @@ class Work:
             news: Whether the halo has changed since the last one.
             answered: Whether the halo is the answer of all other parts to what this part holds.
         """
-        assert self.measure is not None
         owned = self.part.owned
         if self.damped and not self._may_move(news):
             return
-        atol = max(
-            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
-            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
-        )
-        most = min(self.solver.max_iter, ITERATIONS)
-        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
         # With the overlap, the residual at owned nodes is zero only if the other parts follow. Once
         # they have read the last answer and are silent, the part settles what is left by itself.
-        value = self._solved(solver, self.part.free if news else owned)
+        value = self._solved(self.part.free if news else owned)
         if not bool(torch.isfinite(value).all()):
             return
         moved = value[..., :owned]
@@ -410,14 +403,25 @@ class Work:
             moved = self.extrapolation.next(self.own, moved, self.unrest)
         self.place(moved)
 
-    def _solved(self, solver: Solver, free: int) -> Tensor:
+    def _solved(self, free: int) -> Tensor:
         """The embeddings [R, k, N] after a solve for the first ``free`` nodes."""
-        moves = torch.arange(self.h.size(-1), device=self.h.device) < free
+        assert self.measure is not None
+        atol = max(
+            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
+            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+        )
+        most = min(self.solver.max_iter, ITERATIONS)
+        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
+        moves = self.moves(free)
         if self.kernel is None:
             return solve(pinned(self.problem, moves, self.h), solver, self.h).value
         if free not in self.holding:
             self.holding[free] = self.kernel.holding(~moves)
         return solver.run(self.holding[free], self.h).value
+
+    def moves(self, free: int) -> Tensor:
+        """The mask [N] of the first ``free`` nodes."""
+        return torch.arange(self.h.size(-1), device=self.h.device) < free
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for

@@ -158,23 +158,23 @@ def state_of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors, and everything else, for :func:`save`."""
     tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
     tensors |= {f"best/{k}": v for k, v in loop.best.items()}
-    tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}
+    tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state().items()}
     tensors |= {f"loop/{k}": getattr(loop, k) for k in _KEPT}
     tensors["random/cpu"] = torch.get_rng_state()
-    if loop.shelf.device.type == "cuda":
-        tensors["random/cuda"] = torch.cuda.get_rng_state(loop.shelf.device)
+    if loop.batches.device.type == "cuda":
+        tensors["random/cuda"] = torch.cuda.get_rng_state(loop.batches.device)
     if loop.warm.value is not None:
         tensors["warm"] = loop.warm.value
     extra: dict[str, Any] = {name: getattr(loop, name) for name in _NUMBERS}
     stops = [None if s is None else asdict(s) for s in loop.stops]
-    extra |= {"data": loop.shelf.counts, "config": loop.config.as_dict(), "stops": stops}
+    extra |= {"data": loop.batches.counts, "config": loop.config.as_dict(), "stops": stops}
     return tensors, extra
 
 
 def restore(loop: Loop, found: Checkpoint, where: str) -> dict[str, Tensor]:
     """Put a new loop into the state of a checkpoint in the folder ``where``; returns the random
     state."""
-    device, counts = loop.shelf.device, loop.shelf.counts
+    device, counts = loop.batches.device, loop.batches.counts
     before = found.extra.get("data")
     if before not in (None, counts):
         raise CheckpointError(
@@ -189,7 +189,7 @@ def restore(loop: Loop, found: Checkpoint, where: str) -> dict[str, Tensor]:
         fit(loop.model, groups["model"], where)
         best = groups["best"]
         loop.best = {k: best[k].to(device).view_as(v) for k, v in loop.best.items()}
-        for name, _ in loop.optimiser.state():
+        for name in loop.optimiser.state():
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
         for name in _KEPT:
             setattr(loop, name, groups["loop"][name].to(device))
