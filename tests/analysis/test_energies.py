@@ -21,7 +21,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulation import Simulation
 from hogwild.models.base import Kind
 from hogwild.rules import gradient_rule, message_rule
-from hogwild.rules.energies import THETA, certified_steps
+from hogwild.rules.base import THETA, certified_steps
 from hogwild.solvers import Newton, solve
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 from hogwild_node.rules.elimination import Messages

@@ -21,7 +21,7 @@ from hogwild.asynchrony.trace import Trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.simulation import Simulation
 from hogwild.rules import gradient_rule
-from hogwild.rules.energies import THETA
+from hogwild.rules.base import THETA
 from hogwild.testing.problems import Quadratic, random_graph
 
 

@@ -295,10 +295,10 @@ def test_embeddings_are_sent_only_where_there_is_a_rim():
 def test_at_rest_an_event_trigger_lets_only_what_is_told_again_through():
     problem = Quadratic.random(path(6), coupling=0.1)
     done = simulated(problem, 1, ticks=250, impairments=[EventTriggered(1e-9)])
-    before = done.tally.packets.clone()
-    for _ in range(40):  # two seconds
+    before, saved = done.tally.packets.sum(), done.tally.saved.sum()
+    for _ in range(60):
         done.step()
-    assert bool((done.tally.packets - before <= 3 * done.out_degree).all())
+    assert int(done.tally.packets.sum() - before) < int(done.tally.saved.sum() - saved) / 2
     assert error(problem, done.h) < 1e-5
 
 

@@ -28,7 +28,7 @@ from hogwild.engines.ticks import Post
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
-from hogwild.rules.energies import check_step
+from hogwild.rules.base import check_step
 from hogwild.rules.stack import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 

@@ -11,14 +11,17 @@ from hogwild.models.program import LayeredProblem
 from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
-from hogwild.rules.base import About
-from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
-from hogwild.rules.layered import (
+from hogwild.rules.base import (
     CACHING,
     FIXED,
+    GRADIENT,
+    MESSAGES,
     OVERWRITING,
     RESENDING,
+    About,
     fixed_point_rule,
+    gradient_rule,
+    message_rule,
 )
 from hogwild.rules.stack import StackRule
 from hogwild_node.rules import Rule
@@ -159,7 +162,7 @@ def rule_for(
 
     Args:
         rule: ``"auto"``, or one that is :func:`fitting`.
-        step: For gradient steps, see :mod:`hogwild.rules.energies`; messages take such steps where
+        step: For gradient steps, see :mod:`hogwild.rules.base`; messages take such steps where
             a node cannot minimise its own energy.
         age: Largest age of an embedding inside a packet; ``None``: no bound.
         moving: Whether the problem may change during a run, as in a stack above its first level.

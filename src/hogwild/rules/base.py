@@ -1,13 +1,42 @@
-"""What a rule says about itself."""
+r"""What rules say about themselves, and how the library's rules are made of a problem.
+
+The step sizes of gradient steps, by name:
+
+* A number: the same for all nodes, as in the paper.
+* ``"certified"``: :math:`a / r_i` with :math:`r_i` a bound on the absolute row sums of the Hessian
+  and :math:`a = \theta / (\tfrac12 + D')`, :math:`D'` the age of the oldest embedding inside any
+  gradient used. Where nodes compute both sides of their edges, :math:`\theta' / (\tfrac12 r_i + D
+  q_i)` with other bounds (:meth:`~hogwild.problems.Objective.block_bounds`).
+  Convergence is proved in the documentation ("Asynchrony", "The mathematics").
+* ``"auto"``: the inverse of the node's own curvature block, damped
+  (:mod:`hogwild_node.rules.gradient`).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from hogwild.errors import is_number
-from hogwild_node.rules import Rule
+from torch import Tensor
+
+from hogwild.errors import AsynchronyError, ConfigError, is_number
+from hogwild.models.program import LayeredProblem
+from hogwild.problems.base import FixedPoint, Objective
+from hogwild_node.local import BothSides, LocalEnergy
+from hogwild_node.rules import (
+    CachingRule,
+    FixedPointRule,
+    GradientRule,
+    MessageRule,
+    OverwritingRule,
+    ResendingRule,
+    Rule,
+)
+from hogwild_node.rules.maps import LayersRule
+from hogwild_node.soft import QUICK
 
 STEPS = ("a number", "certified")
 """Kinds of steps beside ``"auto"``."""
@@ -84,3 +113,208 @@ class About:
         """Whether it has a use for this step."""
         kind = STEPS[0] if is_number(step) else step
         return step == "auto" or self.steps is None or kind in self.steps
+
+
+# -- energies --------------------------------------------------------------------------------------
+
+THETA = 0.95
+"""Share of the largest certified step that is taken: at 1 the proof's margin vanishes."""
+ONE_HOP = 0.7
+"""The same where nodes compute both sides of their edges. With S = 5 and D = 2 the proved rate is
+five times that of 0.95, and runs need a third more updates."""
+
+NAMED = ("auto", *STEPS[1:])
+
+
+def certified_bounds(problem: Objective, letters: bool) -> tuple[Tensor, Tensor]:
+    """The r and the q of certified steps, [R, k, N] each; r and r where neighbours send gradients
+    (``letters``)."""
+    rows = problem.row_bounds()
+    found = (rows, rows) if letters else problem.block_bounds()
+    return found[0].expand_as(rows), found[1].expand_as(rows)
+
+
+def certified_steps(problem: Objective, age: int, letters: bool = True) -> Tensor:
+    r"""Steps :math:`\theta / (\tfrac12 r_i + D' q_i)` [R, k, N] for embeddings up to ``age``
+    old."""
+    rows, apart = certified_bounds(problem, letters)
+    return (THETA if letters else ONE_HOP) / (0.5 * rows + age * apart)
+
+
+def check_step(step: object) -> None:
+    """Raise unless this is a step size, or the name of a way to choose one."""
+    named = isinstance(step, str) and step in NAMED
+    if not named and not (is_number(step) and 0 < step < math.inf):
+        raise ConfigError(
+            f"step={step!r}; expected a positive number, or one of {', '.join(NAMED)}"
+        )
+
+
+def gradient_rule(
+    problem: Objective,
+    step: str | float = "auto",
+    *,
+    age: int | None = None,
+    moving: bool = False,
+    letters: bool = False,
+) -> GradientRule:
+    """Gradient steps on a problem.
+
+    Args:
+        problem: The energy.
+        step: A positive number, ``"certified"`` or ``"auto"``.
+        age: D', needed by the certified step; ``None`` where no bound holds.
+        moving: Whether the problem may change (:meth:`~hogwild_node.Rule.pose`): the neighbours
+            then send their shares of the bounds, too.
+        letters: Whether neighbours send gradients even if the energy is pairwise. A problem that
+            moves is posed to each node by what the node heard, so that only this node knows it.
+    """
+    check_step(step)
+    graph, everyone = problem.graph, problem.graph.everyone
+    node: LocalEnergy | BothSides = problem.node
+    if problem.node.pairwise and not (moving or letters):
+        node = BothSides(problem.node, graph.src, graph.reverse)
+    rate: Tensor | float | None = None
+    bounded = False
+    if step == "certified":
+        if age is None:
+            raise ConfigError(
+                "step='certified' needs a bound on the staleness, and the impairments given have "
+                "none (unlimited loss, for instance): bound them (burst=...), or use step='auto'"
+            )
+        bounded = moving
+        one_hop = isinstance(node, BothSides)
+        rate = THETA / (0.5 + age) if moving else certified_steps(problem, age, not one_hop)
+    elif not isinstance(step, str):
+        rate = float(step)
+    return GradientRule(node, everyone, problem.channels, rate=rate, bounded=bounded)
+
+
+def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
+    """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
+    return MessageRule(gradient_rule(problem, step, letters=True, **options))
+
+
+def _is_quick(problem: Objective) -> bool:
+    """Whether gradient steps are known beforehand to need few updates."""
+    return problem.condition is not None and problem.condition <= QUICK
+
+
+GRADIENT = About(
+    fits=Objective,
+    make=gradient_rule,
+    options=("step", "age", "moving"),
+    first=_is_quick,
+    steps=STEPS,
+    stepping=True,
+    both_sides=True,
+    differentiable=True,
+    proof="descent",
+    better=("messages", "balls"),
+    tuning=CONVEX,
+    late=f"{MORE}, or rule='balls'{SOLVE}",
+    slow="rule='messages' needs fewer updates as a rule, most of all on long paths",
+)
+MESSAGES = About(
+    fits=Objective,
+    make=message_rule,
+    options=("step", "age", "moving"),
+    steps=STEPS,
+    proof="messages",
+    better=("balls",),
+    gain=", which needs fewer updates as a rule, in larger packets",
+    tuning=CONVEX,
+    late=f"{MORE}, or rule='balls'{SOLVE}",
+    stuck="rule='gradient' may arrive where messages do not",
+    coarse="rule='gradient' bears coarser ones",
+)
+
+
+# -- maps and layers -------------------------------------------------------------------------------
+
+REMEDY = (
+    "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
+    "layers; rule='resending' in smaller packets that are acknowledged"
+)
+EXACT = "rule='caching' or rule='resending', which end at the synchronous answer"
+
+
+def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
+    """The rule that applies a map."""
+    return FixedPointRule(problem.node, problem.graph.everyone, problem.channels)
+
+
+def _layers(problem: LayeredProblem, rule: type[LayersRule]) -> Rule:
+    return rule(problem.node, problem.graph.everyone, problem.channels)
+
+
+def overwriting_rule(problem: LayeredProblem) -> Rule:
+    """The paper's rule for layers.
+
+    Raises:
+        AsynchronyError: The layers have several widths.
+    """
+    if len(set(problem.widths)) > 1:
+        raise AsynchronyError(
+            f"rule='overwriting' was asked of layers whose values have the widths "
+            f"{', '.join(map(str, problem.widths))} (the last is what the last layer gives); a "
+            f"node that overwrites has one value, which its neighbours read at whatever layer "
+            f"they are, so expected one width. Use rule='caching', which is exact for any widths"
+        )
+    return _layers(problem, OverwritingRule)
+
+
+def resending_rule(problem: LayeredProblem) -> Rule:
+    """Layers whose values are acknowledged.
+
+    Raises:
+        AsynchronyError: The graph has an edge without a reverse.
+    """
+    problem.graph.require_reverse_links(
+        "rule='resending' needs an acknowledgement for every value; rule='caching' needs none"
+    )
+    return _layers(problem, ResendingRule)
+
+
+FIXED = About(
+    fits=FixedPoint,
+    make=fixed_point_rule,
+    differentiable=True,
+    proof="contraction",
+    better=("balls",),
+    tuning="training with a smaller kappa or modulus of contraction",
+)
+CACHING = About(
+    fits=LayeredProblem,
+    make=partial(_layers, rule=CachingRule),
+    proof="layers",
+    exact=True,
+    timed=True,
+    reason="a node recomputes all layers from its neighbours' newest values of all of them: values "
+    "of layer l + 1 are right once those of layer l are and have been heard, so the answer is the "
+    "synchronous one after L (S + D) ticks, and under any loss or delay as soon as values have "
+    "crossed L hops",
+    gain=", in which nobody waits, in larger packets",
+)
+OVERWRITING = About(
+    fits=LayeredProblem,
+    make=overwriting_rule,
+    differentiable=True,
+    proof="layers",
+    reason="a node applies its layers to the values that its neighbours last sent, of whichever "
+    "layer: the result depends on the schedule, and no further update mends it",
+    late=EXACT,
+    failing="{degrades}: predictions move by up to {distance} of the largest{effect}, since a node "
+    f"applies its layers to whichever layer's values it last heard. What to do: {REMEDY}.",
+)
+RESENDING = About(
+    fits=LayeredProblem,
+    make=resending_rule,
+    proof="layers",
+    exact=True,
+    reason="nodes wait for the layer that they need, and every value is sent until it is "
+    "acknowledged: the answer is the synchronous one as soon as every node has had its layers, "
+    "with any delay and loss that lets a packet through now and then",
+    better=("caching",),
+    tuning="",
+)

@@ -1,9 +1,13 @@
 """The rules, which say what a node does at its turn; one file for each kind of problem."""
 
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.fixed_point import FixedPointRule
 from hogwild_node.rules.gradient import GradientRule
-from hogwild_node.rules.layered import CachingRule, OverwritingRule, ResendingRule
+from hogwild_node.rules.maps import (
+    CachingRule,
+    FixedPointRule,
+    OverwritingRule,
+    ResendingRule,
+)
 from hogwild_node.rules.messages import MessageRule
 
 RULES: dict[str, type[Rule]] = {
