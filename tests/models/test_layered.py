@@ -93,7 +93,7 @@ MISFITS = {
     "input": (of(pyg.SAGEConv(3, 4)), ["layer 0 (SAGEConv) raised", "width 4 to width 4"]),
     "told": (
         lambda: LayeredGNN([pyg.GCNConv(3, 4), pyg.GCNConv(4, 4)], 3, out_channels=2),
-        ["in_channels=3, 4", "width k to width k", "encoder"],
+        ["layer 0 (GCNConv)", "[3, 3] to [3, 4]", "encoder"],
     ),
     "pyg model": (
         lambda: LayeredGNN(pyg.GraphSAGE(3, 8, 2), 3, out_channels=2),
@@ -109,8 +109,11 @@ MISFITS = {
     ),
     "lazy": (of(pyg.SAGEConv(-1, 4)), ["SAGEConv", "in_channels=4"]),
     "cached": (of(pyg.GCNConv(4, 4, cached=True)), ["cached=True", "cached=False"]),
-    "initial values": (of(pyg.GCN2Conv(4, 0.1)), ["GCN2Conv", "x_0", "layer(x, edge_index)"]),
-    "no edges": (of(nn.Linear(4, 4)), ["Linear.forward", "layer(x, edge_index)"]),
+    "initial values": (
+        of(pyg.GCN2Conv(4, 0.1)),
+        ["(GCN2Conv) raised", "layer(x, edge_index)"],
+    ),
+    "no edges": (of(nn.Linear(4, 4)), ["layer 0 (Linear) raised", "layer(x, edge_index)"]),
     "not a module": (of(torch.relu), ["builtin_function", "torch.nn.Module"]),
     "not a list": (
         lambda: LayeredGNN(pyg.GCNConv(4, 4), 3, out_channels=2),

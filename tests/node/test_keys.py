@@ -46,11 +46,14 @@ def foreign(tmp_path_factory):
 def expired(folder, tmp_path_factory):
     """The folder of agent 1, with a certificate of the right authority that ended yesterday."""
     where = tmp_path_factory.mktemp("expired")
-    x509 = keys._import()
-    signer, authority = keys._load(x509, folder)
+    signer, authority = keys._load(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "EARLY", timedelta(days=9))
-        keys._agent(x509, where, "1", datetime.now(UTC) - timedelta(days=1), signer, authority)
+        end = datetime.now(UTC) - timedelta(days=1)
+        own, certificate = keys._made("1", end, authority, signer)
+    (where / "1").mkdir()
+    files = {"authority.pem": authority, "certificate.pem": certificate, "key.pem": own}
+    keys._write(where / "1", files)
     return where / "1"
 
 

@@ -15,9 +15,9 @@ from hogwild.models.base import Kind
 LABELS = {
     "strong_convexity": "strong convexity β",
     "largest_row_sum": "largest row sum of |Hessian|, everywhere",
-    "smallest_eigenvalue": "smallest eigenvalue at the solution, at least",
-    "largest_eigenvalue": "largest eigenvalue at the solution, at most",
-    "condition_number": "condition number at the solution, at most",
+    "smallest_eigenvalue": "smallest eigenvalue at the solution",
+    "largest_eigenvalue": "largest eigenvalue at the solution",
+    "condition_number": "condition number at the solution",
     "condition_number_everywhere": "condition number, proved everywhere",
     "content_age": "D', age of the oldest embedding used",
     "modulus": "modulus κ of the contraction",

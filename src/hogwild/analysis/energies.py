@@ -23,7 +23,7 @@ from hogwild.analysis.certificate import HOPELESS, Certificate, Rate, compare, w
 from hogwild.analysis.echoes import Echoes
 from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
-from hogwild.linalg.spectrum import LARGEST, Extremes, jacobi, matrices, spectrum
+from hogwild.linalg.spectrum import LARGEST, extremes, jacobi, matrices
 from hogwild.models.base import Kind
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
@@ -37,16 +37,17 @@ def _facts(
     rows = problem.row_bounds()
     beta, top = problem.convexity(), problem.graph.norm(rows)  # [R, G]
     hessians = matrices(problem.evaluate(h.to(rows.dtype)).hessian())
-    limits = spectrum(hessians, beta, problem.lipschitz())
-    high = max(limits, key=lambda found: found.high)
-    constants = {
-        "strong_convexity": float(beta.min()),
-        "largest_row_sum": float(top.max()),
-        "smallest_eigenvalue": min(found.low for found in limits),
-        "largest_eigenvalue": high.high,
-        "condition_number": max(found.high / found.low for found in limits),
-        "condition_number_everywhere": float((problem.lipschitz() / beta).max()),
-    }
+    constants = {"strong_convexity": float(beta.min()), "largest_row_sum": float(top.max())}
+    found = [extremes(matrix) for matrix in hessians]
+    known = [limits for limits in found if limits is not None]
+    high = max((high for _, high in known), default=None)
+    if high is not None:
+        constants |= {
+            "smallest_eigenvalue": min(low for low, _ in known),
+            "largest_eigenvalue": high,
+            "condition_number": max(high / low for low, high in known),
+        }
+    constants["condition_number_everywhere"] = float((problem.lipschitz() / beta).max())
     facts = Certificate(Kind.OPTIMISATION, False, "", constants)
     if settings.bounds is not None:
         age = settings.content_age(settings.bounds, letters)
@@ -59,22 +60,22 @@ def _facts(
     return facts, hessians
 
 
-def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:
-    """Where a step of one's own lies."""
+def _where(own: float, certified: Tensor | None, high: float | None) -> str:
+    """Where a step of one's own lies; ``high`` is the largest eigenvalue at the solution."""
     smallest = 0.0 if certified is None else float(certified.min())
     if own <= smallest:
         return f"{own:.3g} is certified: at most the smallest certified step"
     limit = f" (largest certified: {smallest:.3g})" if smallest else ""
-    if own < 2.0 / largest.high:
+    if high is None:
+        return f"{own:.3g} is not certified{limit}"
+    if own < 2.0 / high:
         return (
-            f"{own:.3g} is not certified{limit}, but below 2/λ_max = {2.0 / largest.high:.3g} at "
-            f"the solution: it may well converge"
+            f"{own:.3g} is not certified{limit}, but below 2/λ_max = {2.0 / high:.3g} at the "
+            f"solution: it may well converge"
         )
-    if own <= 2.0 / largest.attained:
-        return f"{own:.3g} is not certified{limit}, and about 2/λ_max at the solution"
     return (
-        f"{own:.3g} is above 2/λ_max = {2.0 / largest.attained:.3g} at the solution: it diverges "
-        f"even synchronously"
+        f"{own:.3g} is above 2/λ_max = {2.0 / high:.3g} at the solution: it diverges even "
+        f"synchronously"
     )
 
 

@@ -28,7 +28,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.errors import AsynchronyError, ConfigError, require_one_of
+from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import matrices
 from hogwild.models.base import Conv
@@ -38,7 +38,6 @@ from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild_node.local import LocalQuadratic
 
-METHODS = ("auto", "central", "convexity")
 LARGEST = 3000
 """With more unknowns than this the inverse is not computed."""
 PASSES = 12
@@ -67,21 +66,18 @@ class ErrorBounds:
 
 
 @torch.no_grad()
-def error_bounds(
-    model: nn.Module, data: Data | Batch, h: Tensor, method: str = "auto"
-) -> ErrorBounds:
-    """Bounds on the distance of the embeddings ``h`` from the exact ones.
+def error_bounds(model: nn.Module, data: Data | Batch, h: Tensor) -> ErrorBounds:
+    """Bounds on the distance of the embeddings ``h`` from the exact ones: by the inverse where that
+    holds, else by convexity.
 
     Args:
         model: A model whose embeddings minimise one energy, in float64.
         data: Its graph or graphs.
         h: Embeddings of all nodes, [N, k] or [R, N, k]: ``run.h[0]`` of a simulated run.
-        method: ``"central"``, ``"convexity"``, or ``"auto"``: the first of both that holds.
 
     Raises:
-        ConfigError: The model has no energy, ``h`` does not fit, or the method does not hold here.
+        ConfigError: The model has no energy, or ``h`` does not fit.
     """
-    require_one_of(METHODS, method=method)
     found = uncompiled(model)
     found = found if isinstance(found, Conv) else runnable(found)
     with evaluating(found):
@@ -100,22 +96,16 @@ def error_bounds(
         raise ConfigError(
             f"h has the shape {list(h.shape)}; expected [{n}, {k}] or [{r}, {n}, {k}]"
         )
-    return bounds_of(problem, field, method)
+    return bounds_of(problem, field)
 
 
-def bounds_of(problem: Objective, h: Tensor, method: str = "auto") -> ErrorBounds:
+def bounds_of(problem: Objective, h: Tensor) -> ErrorBounds:
     """:func:`error_bounds` of a problem at ``h`` [R, k, N]."""
     here = problem.evaluate(h)
     noise = ROUNDING * problem.graph.wide(here.scale)
-    if method in ("auto", "central"):
-        found = _central(problem, h, here.gradient, noise)
-        if found is not None:
-            return ErrorBounds(found, "central")
-    if method == "central":
-        raise ConfigError(
-            "method='central' does not hold at these embeddings, which are too far from the "
-            "answer; method='convexity' always holds"
-        )
+    found = _central(problem, h, here.gradient, noise)
+    if found is not None:
+        return ErrorBounds(found, "central")
     square = (here.gradient.abs() + noise).square().sum(1)
     length = problem.graph.sum(square).sqrt() / problem.convexity()
     return ErrorBounds(problem.graph.wide(length).expand_as(h).clone(), "convexity")

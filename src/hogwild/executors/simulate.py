@@ -66,7 +66,7 @@ def simulate(
     """Run a model asynchronously (Algorithm 1), on many graphs and under many schedules at once.
 
     The levels of a stack run together: each level reads the moving embeddings of the level below
-    (:mod:`hogwild.rules.stack`).
+    (:mod:`hogwild.rules.levels`).
 
     Args:
         model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it

@@ -29,7 +29,7 @@ from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
 from hogwild.rules.base import check_step
-from hogwild.rules.stack import StackRule
+from hogwild.rules.levels import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 
 NUMBER = 4

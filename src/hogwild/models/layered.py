@@ -56,7 +56,8 @@ class Layer(nn.Module):
         self.conv, self.norm, self.act = conv, norm, act
         self.dropout = nn.Dropout(dropout) if dropout else None
         self.act_first = act_first
-        self.reads = _arguments(conv)
+        takes = inspect.signature(conv.forward).parameters
+        self.reads = tuple(name for name in ("edge_attr", "edge_weight") if name in takes)
         self.title = type(conv).__name__  # in errors
 
     def forward(self, x: Tensor, fields: Fields) -> Tensor:
@@ -88,21 +89,6 @@ class LayerList(nn.ModuleList):
         for layer in self:
             x = layer(x, fields)
         return x
-
-
-def _arguments(conv: nn.Module) -> frozenset[str]:
-    """Which of ``edge_attr`` and ``edge_weight`` a convolution takes."""
-    given = inspect.signature(conv.forward).parameters.values()
-    optional = ("edge_attr", "edge_weight")
-    needed = [p for p in given if p.default is p.empty and p.name not in optional]
-    needed = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(needed) != 2 and not any(p.kind is p.VAR_POSITIONAL for p in given):
-        raise ConfigError(
-            f"{type(conv).__name__}.forward takes ({', '.join(map(str, given))}); expected a layer "
-            f"that is called as layer(x, edge_index), optionally with edge_attr and edge_weight. "
-            f"Pass other arguments to its constructor, or write a module that calls it with them"
-        )
-    return frozenset(p.name for p in given if p.name in optional)
 
 
 def build(
@@ -138,7 +124,7 @@ def build(
         except ValueError as error:
             raise ConfigError(f"act={act!r}; expected one of PyG's, a function or None") from error
         stack = [Layer(conv, None, function, dropout) for conv in layers]
-        width = _told(stack, "in_channels") if hidden_channels is None else hidden_channels
+        width = hidden_channels or _first(stack, "in_channels")
     if not stack:
         raise ConfigError("layers is empty; expected at least one convolution")
     if width is None or hidden_channels not in (None, width):
@@ -146,12 +132,11 @@ def build(
             f"hidden_channels={hidden_channels}, and the layers have width {width}; expected "
             f"hidden_channels=k for layers k → k that have no in_channels"
         )
-    require_positive("hidden_channels", width)
-    edge_dim = _told(stack, "edge_dim") if edge_dim is None else edge_dim
-    if edge_dim is not None:
-        require_positive("edge_dim", edge_dim)
-        if not any("edge_attr" in layer.reads for layer in stack):
-            raise ConfigError(f"edge_dim={edge_dim}, but none of the layers takes edge_attr")
+    require_all_positive(hidden_channels=width, edge_dim=edge_dim)
+    if edge_dim is None:
+        edge_dim = _first(stack, "edge_dim")
+    elif not any("edge_attr" in layer.reads for layer in stack):
+        raise ConfigError(f"edge_dim={edge_dim}, but none of the layers takes edge_attr")
     for i, layer in enumerate(stack):
         if norm is not None:
             layer.norm = _norm(norm, width)
@@ -184,17 +169,10 @@ def _norm(norm: str | nn.Module, width: int) -> nn.Module:
         raise ConfigError(f"norm={norm!r}; expected one of PyG's, a module or None") from error
 
 
-def _told(stack: list[Layer], attribute: str) -> int | None:
-    """The value that the layers have for an attribute; ``None`` if no layer has the attribute."""
-    found = {getattr(layer.conv, attribute, None) for layer in stack} - {None}
-    if len(found) > 1:
-        raise ConfigError(
-            f"the layers have {attribute}={', '.join(sorted(map(str, found)))}; expected the same "
-            f"number for all layers. An asynchronous node reads its neighbours' values of any "
-            f"layer, so all layers must map width k to width k, and the encoder maps the features "
-            f"to width k"
-        )
-    return next(iter(found), None)
+def _first(stack: list[Layer], attribute: str) -> int | None:
+    """The first value that a convolution has for an attribute."""
+    found = (getattr(layer.conv, attribute, None) for layer in stack)
+    return next((value for value in found if value is not None), None)
 
 
 @torch.no_grad()
@@ -216,9 +194,10 @@ def try_out(layer: Layer, k: int, edge_dim: int | None, replicas: int | None = N
     inputs = Inputs(x, index, attr)
     fields = Fields.of(inputs, inputs.graph(), x)
     advice = (
-        f"expected a layer from width {k} to width {k}, because an asynchronous node reads its "
-        f"neighbours' values of any layer. The encoder maps the features to width {k}, and the "
-        f"readout maps width {k} to predictions"
+        f"expected a layer from width {k} to width {k} that is called as layer(x, edge_index), "
+        f"optionally with edge_attr and edge_weight: an asynchronous node reads its neighbours' "
+        f"values of any layer. The encoder maps the features to width {k}, and the readout maps "
+        f"width {k} to predictions"
     )
     trial = copy.deepcopy(layer).eval()
     try:
@@ -235,18 +214,20 @@ def try_out(layer: Layer, k: int, edge_dim: int | None, replicas: int | None = N
 
 # -- without torch --------------------------------------------------------------------------------
 
-_ACTS: dict[str, Callable[..., Any]]
-_ACTS = {"identity": identity, "relu": leaky_relu, "tanh": tanh}
+_ACTS: dict[type, Callable[..., Any]]
+_ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Tanh: tanh}
 
 
 def gcn_node(layers: Sequence[Layer], problem: LayeredProblem) -> GCNNode | None:
     """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not one of a GCN."""
     encoded, fields = problem.encoded, problem.fields
-    acts = [_act(layer) for layer in layers]
+    acts = [activation(layer) for layer in layers]
     convs: list[Any] = [layer.conv for layer in layers]
     alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
-    if encoded is None or None in acts or not all(map(normalises, convs)) or len(alike) != 1:
+    random = any(layer.dropout is not None and layer.training for layer in layers)
+    if random or None in acts or not all(map(normalises, convs)) or len(alike) != 1:
         return None
+    assert encoded is not None
     r, k = encoded.shape[:2]
     name = "edge_weight" if "edge_weight" in fields.edges else None
     _, weight = fields.normalised(convs[0], name, encoded.dtype)
@@ -268,22 +249,14 @@ def layers_of(sequence: nn.Module) -> list[Layer]:
     return [layer for layer in sequence.children() if isinstance(layer, Layer)]
 
 
-def _act(layer: Layer) -> Callable[..., Any] | None:
-    """The activation of a layer without torch; ``None`` if the layer is not one of a GCN."""
-    name = activation(layer)
-    if name is None or (layer.dropout is not None and layer.training):
-        return None
-    slope = getattr(layer.act, "negative_slope", 0.0)
-    return partial(leaky_relu, negative_slope=slope) if name == "leaky_relu" else _ACTS[name]
-
-
-def activation(layer: Layer) -> str | None:
-    """The name of a layer's activation; ``None`` if the layer has a norm or an unknown
+def activation(layer: Layer) -> Callable[..., Any] | None:
+    """The activation of a layer without torch; ``None`` if the layer has a norm or an unknown
     activation."""
     if layer.norm is not None:
         return None
-    names = {type(None): "identity", nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh"}
-    return (names | {nn.LeakyReLU: "leaky_relu"}).get(type(layer.act))
+    if isinstance(layer.act, nn.LeakyReLU):
+        return partial(leaky_relu, negative_slope=layer.act.negative_slope)
+    return _ACTS.get(type(layer.act))
 
 
 def _call(layers: LayerList, fields: Fields) -> Tensor:

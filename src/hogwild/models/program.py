@@ -235,6 +235,10 @@ class Differs(Exception):
     """Raised if the forward calls other levels than on the whole graph."""
 
 
+class _Enough(BaseException):
+    """Raised to end a forward whose rest is not needed."""
+
+
 @dataclass
 class Recorded:
     """Every call of a level, on the whole graph or at the centres of stars."""
@@ -245,47 +249,78 @@ class Recorded:
     out: Tensor = field(default_factory=lambda: torch.empty(0))  # predictions, [rows, out]
 
     @classmethod
-    def of(cls, program: Program, fields: Fields, given: Recorded | None = None) -> Recorded:
-        """Run and record the forward. With ``given``, the results ``given.z`` replace the calls of
-        the levels."""
-        found = cls()
+    def of(
+        cls,
+        program: Program,
+        fields: Fields,
+        like: Recorded | None = None,
+        known: Sequence[Tensor] = (),
+        heard: Sequence[Tensor] | None = None,
+    ) -> Recorded:
+        """Run and record the forward.
+
+        Args:
+            program: The program.
+            fields: The data, of the whole graph or of some stars.
+            like: The calls on the whole graph, from which the calls must not differ.
+            known: Results [N, width] that replace the first calls.
+            heard: On stars, for each of the next calls, the neighbours' inputs as last heard,
+                [E', width]. The forward ends with the last of these calls, or where there are none
+                at the first call after ``known``.
+        """
+        found, rows, star = cls(), fields.rows, fields.star
+        centres = rows if star is None else star.size
 
         def take(call: Call) -> Tensor:
-            if given is not None:
-                given.require(call)
-            out = call.run(fields) if given is None else given.z[call.index]
-            if not isinstance(out, Tensor) or not out.dim() or out.size(0) != fields.rows:
-                what = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
-                raise AsynchronyError(
-                    f"{call.name} returns {what} for {fields.rows} nodes; expected a convolution "
-                    f"that returns one tensor with a row for each node"
-                )
-            values = call.values(fields.rows)
+            if like is not None and [call.name] != like.calls[call.index : call.index + 1]:
+                raise Differs(f"its call {call.index} is {call.name}, but not on the whole graph")
+            values = call.values(rows)
             if not values:
                 raise AsynchronyError(
-                    f"{call.name} gets no floating-point tensor with a row for each of the "
-                    f"{fields.rows} nodes; expected a convolution of node features"
+                    f"{call.name} gets no floating-point tensor with a row for each of the {rows} "
+                    f"nodes; expected a convolution of node features"
                 )
+            own = [flat(v[:centres]) for v in values]
             found.calls.append(call.name)
-            found.values.append(torch.cat([flat(v) for v in values], 1))
-            found.z.append(out)
+            found.values.append(torch.cat(own, 1))
+            if like is not None and call.index < len(known):
+                x, shape = known[call.index], like.z[call.index].shape[1:]
+                out = nn.functional.pad(flat(x), (0, 0, 0, rows - x.size(0))).reshape(rows, *shape)
+            elif heard is None or star is None:
+                out = call.run(fields)
+            elif call.index == len(known) + len(heard):
+                raise _Enough
+            else:
+                widths = [v[0].numel() for v in values]
+                parts = heard[call.index - len(known)].split(widths, 1)
+                out = call.run(fields, {
+                    id(v): star.values(x, part.to(v.dtype)).view(v.shape)
+                    for v, x, part in zip(values, own, parts, strict=True)
+                })  # fmt: skip
+            if not isinstance(out, Tensor) or out.shape[:1] != (rows,):
+                what = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
+                raise AsynchronyError(
+                    f"{call.name} returns {what} for {rows} nodes; expected a convolution that "
+                    f"returns one tensor with a row for each node"
+                )
+            found.z.append(out[:centres])
+            if heard and len(found.z) == len(known) + len(heard):
+                raise _Enough
             return out
 
-        with tapped(program, take):
-            out = program.call(program.model, fields)
+        try:
+            with tapped(program, take):
+                out = program.call(program.model, fields)
+        except _Enough:
+            return found
         if not found.z:
             raise AsynchronyError(
                 f"{program.name} calls none of its convolutions; expected a forward that calls them"
             )
-        if given is not None and len(found.z) < len(given.z):
-            raise Differs(f"it makes fewer than {len(given.z)} calls of convolutions")
+        if like is not None and len(found.z) < len(like.z):
+            raise Differs(f"it makes fewer than {len(like.z)} calls of convolutions")
         found.out = program.finish(out, fields)
         return found
-
-    def require(self, call: Call) -> None:
-        """Raise unless this call is the recorded call of its index."""
-        if [call.name] != self.calls[call.index : call.index + 1]:
-            raise Differs(f"its call {call.index} is {call.name}, but not on the whole graph")
 
     @property
     def results(self) -> list[int]:
@@ -296,10 +331,6 @@ class Recorded:
 def flat(x: Tensor) -> Tensor:
     """[n, …] as [n, width]."""
     return x.reshape(x.size(0), -1)
-
-
-class _Enough(BaseException):
-    """Raised to end a forward whose rest is not needed."""
 
 
 @dataclass(eq=False)
@@ -370,29 +401,31 @@ class LayeredProblem(LocalLayers):
         if self.program.layer is not None:
             return h
         known = h[0].mT.split(self.recorded.results, 1)
-        if layer == self.depth:
-            return known[-1].mT.unsqueeze(0)
-        return self.run(at, known[:layer], ())[0][-1].mT.unsqueeze(0)
+        found = known if layer == self.depth else self.run(at, known[:layer], ()).values
+        return found[-1].mT.unsqueeze(0)
 
     def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
         if self.program.layer is not None:
-            star, drawn = self._on(at)
-            x = star.values(h.mT, inbox.mT)
+            drawn = self._on(at)
+            assert drawn.star is not None
+            x = drawn.star.values(h.mT, inbox.mT)
             return self.program.layer(layer, x, drawn)[:, : at.size].mT
         known = list(h[0].mT.split(self.recorded.results, 1))
-        known[layer] = self.run(at, known[:layer], [inbox[0].mT])[1][-1]
+        known[layer] = flat(self.run(at, known[:layer], [inbox[0].mT]).z[-1])
         return torch.cat(known, 1).mT.unsqueeze(0)
 
     def recompute(self, inbox: Tensor, at: Star) -> tuple[Tensor, Tensor]:
         if self.program.layer is not None:
             found: tuple[Tensor, Tensor] = super().recompute(inbox, at)
             return found
-        values, z = self.run(at, (), inbox[0].mT.split(self.widths[:-1], 1))
-        return torch.cat(z, 1).mT.unsqueeze(0), torch.cat(values, 1).mT.unsqueeze(0)
+        made = self.run(at, (), inbox[0].mT.split(self.widths[:-1], 1))
+        h = torch.cat([flat(z) for z in made.z], 1)
+        return h.mT.unsqueeze(0), torch.cat(made.values, 1).mT.unsqueeze(0)
 
-    def _on(self, at: Star, fields: Fields | None = None) -> tuple[StarEdges, Fields]:
+    def _on(self, at: Star, fields: Fields | None = None) -> Fields:
+        """The data of some stars."""
         star = StarEdges.of(self.graph, at, self.surrounded)
-        return star, (self.fields if fields is None else fields).at(star)
+        return (self.fields if fields is None else fields).at(star)
 
     def run(
         self,
@@ -400,47 +433,7 @@ class LayeredProblem(LocalLayers):
         known: Sequence[Tensor],
         heard: Sequence[Tensor],
         fields: Fields | None = None,
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Run the forward on stars, up to the last call in ``heard``, or to the inputs of the first
-        call after ``known`` if ``heard`` is empty.
-
-        Args:
-            at: The nodes and edges.
-            known: Results [A, width] that replace the first calls of levels.
-            heard: For each of the next calls, the neighbours' inputs as last heard, [E', width].
-            fields: Other data than those of the problem.
-
-        Returns:
-            The inputs of the calls after ``known`` and their results, [A, width] each.
-        """
-        star, drawn = self._on(at, fields)
-        made, z = list[Tensor](), list[Tensor]()
-
-        def take(call: Call) -> Tensor:
-            self.recorded.require(call)
-            if call.index < len(known):
-                x, shape = known[call.index], self.recorded.z[call.index].shape[1:]
-                padded = nn.functional.pad(x, (0, 0, 0, drawn.rows - x.size(0)))
-                return padded.reshape(drawn.rows, *shape)
-            values = call.values(drawn.rows)
-            own = [flat(v[: at.size]) for v in values]
-            made.append(torch.cat(own, 1))
-            if not heard:
-                raise _Enough
-            parts = heard[len(z)].split([v[0].numel() for v in values], 1)
-            instead = {
-                id(v): star.values(x, part.to(v.dtype)).view(v.shape)
-                for v, x, part in zip(values, own, parts, strict=True)
-            }
-            out: Tensor = call.run(drawn, instead)
-            z.append(flat(out[: at.size]))
-            if len(z) == len(heard):
-                raise _Enough
-            return out
-
-        try:
-            with tapped(self.program, take):
-                self.program.call(self.program.model, drawn)
-        except _Enough:
-            return made, z
-        raise Differs(f"it makes fewer than {self.depth} calls of convolutions")
+    ) -> Recorded:
+        """Run the forward on stars, with other ``fields`` than those of the problem if they are
+        given; ``known`` and ``heard`` are those of :meth:`Recorded.of`."""
+        return Recorded.of(self.program, self._on(at, fields), self.recorded, known, heard)

@@ -34,6 +34,7 @@ class StarEdges:
 
     index: Tensor  # [2, M]
     rows: Tensor  # [M] the edge of the whole graph that each edge is
+    size: int  # A
     nodes: Tensor  # [A + E' + F] the node of the whole graph that each node stands for
     near: Tensor | None  # [F] the centre or leaf that each far end is joined to
 
@@ -45,7 +46,7 @@ class StarEdges:
         leaf = torch.arange(a, a + count, device=src.device)
         index = torch.stack([torch.where(src == graph.dst[edges], at.slot, leaf), at.slot])
         if not surrounded:
-            return cls(index, edges, torch.cat([nodes, src]), None)
+            return cls(index, edges, a, torch.cat([nodes, src]), None)
         into, out = graph.star(src), _reversed(graph).star(torch.cat([nodes, src]))
         (_, entering), (_, leaving) = _numbers(into, graph), _numbers(out, graph)
         drawn = torch.cat([torch.full_like(nodes, -1), edges])[out.slot]  # already drawn
@@ -61,6 +62,7 @@ class StarEdges:
         return cls(
             torch.stack([senders, receivers]),
             torch.cat([edges, entering[~own], entering[own], leaving[new]]),
+            a,
             torch.cat([nodes, src, graph.src[entering[~own]], graph.dst[leaving[new]]]),
             near,
         )

@@ -137,9 +137,9 @@ class _Trial:
                     lambda name, x, own=feature.nodes, nodes=nodes: chosen(x, own[name], nodes)  # type: ignore[misc]
                 )
                 pairs = zip(self.recorded.z, z, strict=True)
-                given = replace(self.recorded, z=[chosen(a, b, nodes) for a, b in pairs])
+                given = [chosen(a, b, nodes) for a, b in pairs]
                 try:
-                    made = Recorded.of(self.program, fields, given)
+                    made = Recorded.of(self.program, fields, self.recorded, given)
                 except Differs as error:
                     raise AsynchronyError(
                         f"{self.program.name} calls other convolutions when the values "
@@ -159,7 +159,7 @@ class _Trial:
             ) from failure
 
     def _require_still(
-        self, made: Recorded, still: Tensor, fields: Fields, given: Recorded
+        self, made: Recorded, still: Tensor, fields: Fields, given: list[Tensor]
     ) -> None:
         """Raise if nodes (a mask [N]) changed whose own features and results did not change."""
         first = self.recorded
@@ -176,7 +176,7 @@ class _Trial:
                 )
                 raise self._meeting(index, culprit, how)
 
-    def _culprit(self, call: str, still: Tensor, fields: Fields, given: Recorded) -> str:
+    def _culprit(self, call: str, still: Tensor, fields: Fields, given: list[Tensor]) -> str:
         """The first module before the call whose input is the same at the nodes ``still`` (a mask
         [N]) with these fields and results, but whose output differs."""
 
@@ -188,10 +188,10 @@ class _Trial:
                 flat(before[still]), flat(after[still])
             )
 
-        model = self.program.model
-        first = _trail(model, lambda: Recorded.of(self.program, self.fields, self.recorded))
-        second = _trail(model, lambda: Recorded.of(self.program, fields, given))
-        for (path, mine, made), (_, theirs, result) in zip(first, second, strict=False):
+        model, first = self.program.model, self.recorded
+        one = _trail(model, lambda: Recorded.of(self.program, self.fields, first, first.z))
+        two = _trail(model, lambda: Recorded.of(self.program, fields, first, given))
+        for (path, mine, made), (_, theirs, result) in zip(one, two, strict=False):
             if path == call or not same(mine, theirs):
                 break
             if not same(made, result):
@@ -235,7 +235,7 @@ class _Trial:
         graph."""
         src = at.at_edges(self.graph.src)
         try:
-            values, z = self.problem.run(at, (), [v[src] for v in expected.values], fields)
+            made = self.problem.run(at, (), [v[src] for v in expected.values], fields)
         except Differs as error:
             what = f"calls other convolutions on a part of the graph ({error})"
             return self._unable(what, error)
@@ -243,14 +243,14 @@ class _Trial:
             return self._unable(f"raises {error!r}", error)
 
         def gap(mine: Tensor, whole: Tensor) -> float:
-            return gap_between(at.at_nodes(flat(whole).mT).mT, mine, loose=True)
+            return gap_between(at.at_nodes(flat(whole).mT).mT, flat(mine), loose=True)
 
         for index, call in enumerate(self.recorded.calls):
-            inputs = gap(values[index], expected.values[index])
+            inputs = gap(made.values[index], expected.values[index])
             if inputs:
                 how = f"differ by {inputs:.1e} on a node and its neighbours alone"
                 return self._meeting(index, "what the forward itself does", how)
-            result = gap(z[index], expected.z[index])
+            result = gap(made.z[index], expected.z[index])
             if result:
                 return AsynchronyError(
                     f"{call} looks beyond a node and the neighbours it hears: evaluated on a node "

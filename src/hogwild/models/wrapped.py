@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -241,9 +241,7 @@ class WrappedGNN(Model):
         [N, channels] in place of the convolutions."""
         fields = self._fields(inputs)
         found = Recorded.of(self.program, fields)
-        parts = zip(h.split(found.results, 1), found.z, strict=True)
-        z = [part.reshape(-1, *like.shape[1:]) for part, like in parts]
-        return Recorded.of(self.program, fields, replace(found, z=z)).out
+        return Recorded.of(self.program, fields, found, h.split(found.results, 1)).out
 
     def finish(self, out: Any, fields: Fields) -> Tensor:
         """Predictions [rows, out] from the output of the user's forward."""
@@ -291,26 +289,19 @@ def _convolves(model: nn.Module) -> bool:
 def _refuse_the_librarys_own(model: nn.Module) -> None:
     """Raise if the model is or contains a model or an implicit layer of this library, which run
     asynchronously without a wrapper."""
-    known, outer = (ConvGNN, ImplicitConv), type(model).__name__
+    known = (LayeredGNN,) if _convolves(model) else (ConvGNN, ImplicitConv)
     path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
-    if own is None or (
-        any(isinstance(m, MessagePassing) for m in model.modules())
-        and not isinstance(own, LayeredGNN)
-    ):
+    if own is None:
         return
     name = type(own).__name__
-    if not path and not isinstance(own, ImplicitConv):
-        raise ConfigError(
-            f"model is a {name} of hogwild; expected a model trained elsewhere. "
-            f"hogwild.simulate, robustness and certify take a {name} as it is"
-        )
+    where = f"a {name} of hogwild"
+    if path:
+        where = f"a {type(model).__name__} around {path}, {where}"
+    expected = f"the {name} itself, as in hogwild.simulate(model{path and '.'}{path}, data)"
     if isinstance(own, ImplicitConv):
-        what = "a model with a readout, such as hogwild.EnergyGNN, in its place"
-    else:
-        what = f"the {name} itself, as in hogwild.simulate(model.{path}, data)"
-    where = f"a {name} of hogwild" if not path else f"a {outer} around {path}, a {name} of hogwild"
+        expected = "a model with a readout, such as hogwild.EnergyGNN, in its place"
     raise ConfigError(
-        f"model is {where}, which has its own rules and cannot be wrapped; expected {what}. "
+        f"model is {where}, which has its own rules and cannot be wrapped; expected {expected}. "
         f"Replace the modules after the embeddings by the readout of such a model: "
         f"readout=(16, 16) is an MLP with these hidden widths, and pool='mean' predicts for graphs"
     )

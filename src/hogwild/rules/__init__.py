@@ -11,19 +11,15 @@ from hogwild.models.program import LayeredProblem
 from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
-from hogwild.rules.base import (
+from hogwild.rules.base import GRADIENT, MESSAGES, About, gradient_rule, message_rule
+from hogwild.rules.levels import (
     CACHING,
     FIXED,
-    GRADIENT,
-    MESSAGES,
     OVERWRITING,
     RESENDING,
-    About,
+    StackRule,
     fixed_point_rule,
-    gradient_rule,
-    message_rule,
 )
-from hogwild.rules.stack import StackRule
 from hogwild_node.rules import Rule
 
 AnyProblem = Problem | LayeredProblem | StackProblem
