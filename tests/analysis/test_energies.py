@@ -100,7 +100,7 @@ def test_the_proved_rate_holds_where_nodes_compute_both_sides(name, seed, stagge
     a node reads of itself is not old."""
     problem = pairwise(name, seed, [(0, 0), (0, 1), (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)
     rule = gradient_rule(problem, "certified", age=delay)
-    assert rule.letter == 0
+    assert rule.letter_width == 0
     schedule = Schedule(problem.graph, stagger=stagger, delay=delay, seed=seed)
     simulation = Simulation(rule, schedule, problem.start() + 1.0)
     found = solve(problem, Newton(atol=1e-12), problem.start())

@@ -86,7 +86,7 @@ def test_every_packet_is_counted_in_bytes():
         problem = energy().problem(Inputs.of(data)).detach()
         made, start = rule_for(problem, rule, step), problem.start()
         letters = made.begin(start, problem.graph.everyone.current(start))
-        assert letters.size(1) == made.letter
+        assert letters.size(1) == made.letter_width
     for step in (0.01, "auto", "certified"):  # both sides of every edge: no letters
         model = GSDGNN(3, hidden_channels=k, out_channels=2).double()
         run = simulate(model, data, runs=q, ticks=30, tol=None, rule="gradient", step=step)

@@ -95,7 +95,7 @@ def test_updates_together_are_gradient_descent_where_packets_hold_no_gradients(m
             simulation.step()
             h = h - 0.05 * problem.evaluate(h).gradient
             gaps.append(float((h - simulation.h).abs().max()))
-    if not rule.letter:
+    if not rule.letter_width:
         assert max(gaps) < 1e-12
     else:  # gradients in packets are one step behind: not the same algorithm
         assert max(gaps) > 1e-3

@@ -69,9 +69,7 @@ def test_the_error_for_a_module_around_a_library_model_says_what_to_do(make):
     for word in (f"a Head around inner, a {name} of hogwild", "simulate(model.inner, data)",
                  "readout=(16, 16)"):  # fmt: skip
         assert word in str(caught.value)
-    with pytest.raises(
-        ConfigError, match=rf"a {name} of hogwild.*simulate\(model, data\)"
-    ):
+    with pytest.raises(ConfigError, match=rf"a {name} of hogwild.*simulate\(model, data\)"):
         wrap(make(3, out_channels=1))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -201,14 +200,16 @@ class Simulation:
             self.h = carry(self.h, after.before.h, after.kept.nodes)
         first = self.h.clone()  # autograd keeps it, and updates overwrite self.h
         inbox = graph.everyone.current(first)
-        if after is not None and rule.said == rule.channels:  # packets hold the embeddings
+        if (
+            after is not None and rule.broadcast_width == rule.channels
+        ):  # packets hold the embeddings
             inbox = carry(inbox, after.before.held[0], after.kept.edges)
-        rule.wire = partial(self._wire, counters=0)
+        rule.wire = self._wire
         letters = rule.begin(first, inbox)
         if after is not None:
             rule.keep(after.before.rule, after.kept)
-        node = self._wire(rule.broadcast(self.h, graph.everyone), rule.counters)
-        edge = None if letters is None else self._wire(letters, rule.counted)
+        node = self._broadcast(self.h, graph.everyone)
+        edge = None if letters is None else self._wire(letters)
         self.outbox = Outbox(graph, timetable.depth, node, edge, self.time)
         if after is not None:
             self.outbox.follow(after.before.outbox, after.kept)
@@ -254,7 +255,7 @@ class Simulation:
             "h": self.h, "updates": tally.updates, "packets": tally.packets,
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
-        numbers = self.rule.channels + self.rule.letter
+        numbers = self.rule.channels + self.rule.letter_width
         return Post(self.graph, outbox.depth, numbers, arrays)
 
     def _follow(self, after: After) -> None:
@@ -268,14 +269,16 @@ class Simulation:
         self.active = carry(self.active, before.active, kept.nodes)
         self.gap = before.gap.clone()
 
-    def _wire(self, payload: Tensor, counters: int) -> Tensor:
-        """What is put on the wire; the first rows, which count, arrive as they are."""
-        if not self.rounding or counters == payload.size(1):
-            return payload
-        counts, numbers = payload[:, :counters], payload[:, counters:]
+    def _wire(self, payload: Tensor) -> Tensor:
+        """These numbers as receivers get them."""
         for impairment in self.rounding:
-            numbers = impairment.send(numbers)
-        return torch.cat([counts, numbers], 1) if counters else numbers
+            payload = impairment.send(payload)
+        return payload
+
+    def _broadcast(self, h: Tensor, at: Star) -> Tensor:
+        """What these nodes send to everybody, as receivers get it."""
+        payload = self.rule.broadcast(h, at)
+        return payload if self.rule.numbered else self._wire(payload)
 
     def step(self) -> Tick:
         """One tick."""
@@ -385,8 +388,8 @@ class Simulation:
 
     def _publish(self, tick: Tick, nodes: Tensor, h: Tensor, letters: Tensor | None) -> None:
         at, content = tick.at, self._oldest(tick, nodes)
-        node = self._wire(self.rule.broadcast(h, at), self.rule.counters)
-        edge = None if letters is None else self._wire(letters, self.rule.counted)
+        node = self._broadcast(h, at)
+        edge = None if letters is None else self._wire(letters)
         if self.triggers or self.rule.silent is not None:
             sends = torch.ones_like(nodes, dtype=torch.bool)
             for impairment in self.triggers:

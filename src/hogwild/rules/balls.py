@@ -167,7 +167,7 @@ class Node:
         if not (self.ball.full and self.ball.rim and has_moved(h, self.spoken, h.dtype)):
             return False
         self.spoken = h.copy()
-        self.rounded = self.spoken if wire is None else wire(torch.from_numpy(h)).numpy()
+        self.rounded = self.spoken if wire is None else wire(torch.from_numpy(self.spoken)).numpy()
         self.editions[EMBEDDING] += 1
         body = self.editions[EMBEDDING].to_bytes(4, "little").ljust(NUMBER * h.shape[1], b"\0")
         return self.ball.flood.say(EMBEDDING, body, self.now)
@@ -181,7 +181,7 @@ class BallsRule(Rule):
         radius: Hops within which a node solves for others, too; ``None``: for the whole graph.
     """
 
-    said = counters = 1
+    broadcast_width, numbered = 1, True
     solved_for: Tensor
     inputs: Inputs | None = None  # of one run, as far as they are known
     pose: Callable[[Inputs], Problem]  # type: ignore[assignment]  # the problem of such inputs

@@ -140,7 +140,7 @@ class StackRule(Rule):
     def __init__(self, problem: StackProblem, rules: Sequence[Rule]) -> None:
         self.problem, self.rules = problem, list(rules)
         self.everyone, self.channels = problem.graph.everyone, problem.channels
-        self.letter = sum(rule.letter for rule in self.rules)
+        self.letter_width = sum(rule.letter_width for rule in self.rules)
         self.kernels: list[RuleKernel] = []
 
     def compile(self) -> str:
@@ -205,7 +205,7 @@ class StackRule(Rule):
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor | None]:
         heard, own = self._hear(h, inbox, at), self._levels(h)
-        widths = [rule.letter for rule in self.rules]
+        widths = [rule.letter_width for rule in self.rules]
         post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
         letters: list[Tensor | None] = []
         updating: Sequence[Rule | RuleKernel] = self.kernels or self.rules

@@ -177,7 +177,7 @@ class CachingRule(LayersRule):
 
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
-        rest = xp.filled((h.shape[0], self.said - first.shape[1], h.shape[-1]), 0.0, h)
+        rest = xp.filled((h.shape[0], self.broadcast_width - first.shape[1], h.shape[-1]), 0.0, h)
         self.values = xp.concat([first, rest], axis=1)
 
     def forget(self, nodes: Array) -> None:
@@ -194,14 +194,14 @@ class CachingRule(LayersRule):
         return h, None
 
     @property
-    def said(self) -> int:
+    def broadcast_width(self) -> int:
         return sum(self.model.widths[:-1])
 
     def broadcast(self, h: Array, at: Star) -> Array:
         return at.at_nodes(self.values)
 
     def numbers(self, at: Star) -> int:
-        return self.said
+        return self.broadcast_width
 
 
 class ResendingRule(LayerByLayer):
@@ -227,7 +227,7 @@ class ResendingRule(LayerByLayer):
     from reading a lost packet later.
     """
 
-    letter = 2
+    letter_width = 2
 
     def follows(self, before: Any, kept: Kept) -> bool:
         return False
