@@ -60,16 +60,6 @@ def test_balls_have_a_radius(printed, text):
     assert "--radius 1 was given with --rule auto" in text(2, "simulate", "--radius", "1")
 
 
-def test_ticks_have_a_length(printed, text):
-    _, found = printed("simulate", "--tick", "0.05")
-    looks = found["deadlines"]["looks"]
-    assert all(row["seconds"] == 0.05 * row["ticks"] for row in looks)
-    assert "seconds" not in printed("simulate")[1]["deadlines"]["looks"][0]
-    for verb in ("simulate", "robustness"):
-        assert "seconds  updates" in text(0, verb, "--tick", "2")
-        assert "--tick 0.0; expected the length of a tick" in text(2, verb, "--tick", "0")
-
-
 def test_resolved_options_are_printed(printed, trained):
     flags = ["--step", "0.01", "--impair", "reordering", "--ticks", "100"]
     _, found = printed("simulate", "--runs", "1", *flags)
@@ -135,7 +125,6 @@ def test_options_reach_the_simulation(printed):
     assert seen("--impair", "loss=0")["deviation"] == plain["deviation"]
     half = seen("--impair", "loss=0.5")
     assert seen("--impair", "loss=0.5,burst=none")["deviation"] == half["deviation"]
-    assert seen("--impair", "delay=5")["deviation"] == seen("--delay", "5")["deviation"]
     twice = seen("--impair", "loss=0.5,burst=none", "--impair", "stragglers=1")
     assert twice["deviation"] not in (half["deviation"], plain["deviation"])
 
@@ -144,7 +133,7 @@ def test_options_reach_the_simulation(printed):
     ("words", "says"),
     [
         ("simulate --impair crashs", "unknown impairment 'crashs'; did you mean 'crashes'?"),
-        ("simulate --impair rain", "expected one of: crashes, delay, duplication"),
+        ("simulate --impair rain", "expected one of: crashes, duplication"),
         ("simulate --impair crashes,downtimes=3", "a key among rate, period, downtime, rejoin, un"),
         ("simulate --impair crashes,rate", "'rate' is no option of crashes; expected KEY=VALUE"),
         ("simulate --impair crashes=2", ": --impair crashes=2: crashes.rate=2; expected a probab"),

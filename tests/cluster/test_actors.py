@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -118,39 +116,6 @@ def test_training_equals_one_process():
     for n, p in model.named_parameters():
         if n in exact:
             torch.testing.assert_close(p.grad, exact[n], rtol=1e-6, atol=1e-8)
-
-
-CODE = """
-import sys, torch
-from torch_geometric.data import Data
-from hogwild import GSDGNN
-from hogwild.cluster import infer
-from hogwild.testing import random_graph
-torch.manual_seed(0)
-graph = random_graph([400])
-data = Data(x=torch.randn(400, 3), edge_index=torch.stack([graph.src, graph.dst]))
-def watch(seconds, statuses):
-    print("working", flush=True)
-infer(GSDGNN(3, out_channels=1), data, 2, folder=sys.argv[1], slow={0: 1e3}, watch=watch)
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_checkpoints_and_no_process(tmp_path):
-    folder = str(tmp_path / "run")
-    process = subprocess.Popen(
-        [sys.executable, "-c", CODE, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert "working" in process.stdout.readline()
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=90)
-    assert "the same call goes on from the parts in" in said.strip().splitlines()[-1]
-    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
-    time.sleep(3.0)
-    left = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True)
-    assert not left.stdout.strip()
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from torch_geometric.data import Data
 
 from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import Disorder, infer
-from hogwild.cluster.worker import ANSWER, WAIT, Mail
 from hogwild.testing import random_graph
 
 MODELS = {
@@ -63,36 +62,3 @@ def test_mail_to_an_earlier_life_does_not_count(tmp_path):
         a.receive(1, b.outgoing(0))  # before the news that the mail has arrived
         a.has_arrived(1, mail, early)
         assert a.outgoing(1).packet is not None
-
-
-def heard(one, two, seconds, answers=None):
-    """Mail of a part whose updates take so many seconds."""
-    two.update()
-    packet = two.outgoing(one.number).packet
-    assert one.receive(two.number, Mail(two.version, answers, seconds, packet))
-
-
-def test_whom_a_part_waits_for(tmp_path, monkeypatch):
-    with pair(tmp_path) as (one, two, _):
-        assert one.update()
-        one.took = 1.0
-        assert one.expects(0.5 * WAIT)  # an equal, as far as is known
-        assert not one.expects(1.1 * WAIT)
-        heard(one, two, 1.0)
-        assert not one.expects(0.0)  # its mail is there
-        one.update()
-        one.took = 10.0
-        heard(one, two, 1.0)
-        assert one.expects(5.0 * ANSWER)  # a slow part waits for answers
-        assert not one.expects(11.0 * ANSWER)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(one.work), "waits", True)
-            assert not one.expects(0.0)  # with an overlap it begins at once
-        heard(one, two, 1.0, answers=one.version)
-        assert not one.expects(0.0)
-        one.update()
-        one.took = 1.0
-        heard(one, two, 10.0)
-        one.update()
-        one.took = 1.0
-        assert not one.expects(0.0)  # nobody waits for a straggler

@@ -161,23 +161,17 @@ def test_at_a_deadline():
 def test_tables():
     model, data, _ = case()
     seen = simulate(model, data, runs=2).deadlines
-    assert "seconds" not in seen.table()
-    seen.tick = 0.5
     frame = seen.to_frame()
-    assert frame.seconds.tolist() == [0.5 * t for t in seen.ticks.tolist()]
+    assert frame.ticks.tolist() == seen.ticks.tolist()
     assert {"updates", "packets", "bytes", "error", "worst", "deviation"} <= {*frame.columns}
     text = str(seen)
     assert all(len(line) <= 100 for line in text.splitlines())
     assert "light cone: information crosses the graph" in text
-    assert "seconds" in seen.table()
     again = json.loads(json.dumps(seen.as_dict()))
     assert again["light_cone"]["updates"] == seen.cone.mean
     assert again["within_5_percent"]["ticks"] == seen.within().ticks
     with pytest.raises(ConfigError):
         seen.within(-1)
-    seen.tick = 0.0
-    with pytest.raises(ConfigError):
-        seen.rows()
 
 
 def test_the_cone_follows_a_trace(tmp_path):

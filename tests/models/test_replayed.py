@@ -112,16 +112,6 @@ def test_asynchronous_runs_equal_the_users_forward(name):
     assert not bool((run.predictions[0] == 0).all())
 
 
-@pytest.mark.parametrize("name", ["gcn", "mine", "graphs"])
-def test_the_other_exact_rule(name):
-    data = graphs()
-    model = trained(MODELS[name], data).eval()
-    run = simulate(model, data, runs=2, rule="resending")
-    with torch.no_grad():
-        expected = forward(model, data)
-    assert float((run.predictions - expected).abs().max()) <= 1e-12
-
-
 class Degrees(Given):
     """Reads degrees off the edges."""
 

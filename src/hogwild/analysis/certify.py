@@ -127,7 +127,7 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
         rule_for(problem, settings.rule)
     except AsynchronyError as error:  # no link back for acknowledgements, for instance
         return replace(facts, reason=f"it cannot run under this rule: {error}")
-    if settings.hopeless:
+    if settings.may_lose_forever:
         return replace(facts, reason=HOPELESS)
     if not rule.exact:
         return facts

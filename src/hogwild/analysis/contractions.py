@@ -30,7 +30,7 @@ def certify_fixed_point(
     """What is proved of a fixed point. ``answer()`` computes its solution, and is called only where
     a bound is compared with it."""
     found = Certificate(Kind.FIXED_POINT, False, HOPELESS)
-    if settings.hopeless:
+    if settings.may_lose_forever:
         return found
     rate = None
     if problem.monotone:
@@ -129,7 +129,7 @@ def certify_balls(
     """
     kind = Kind.FIXED_POINT if isinstance(problem, FixedPoint) else Kind.OPTIMISATION
     found = Certificate(kind, False, HOPELESS)
-    if settings.hopeless:
+    if settings.may_lose_forever:
         return found
     try:
         rule = rule_for(problem, settings.rule, radius=settings.radius)

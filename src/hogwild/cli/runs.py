@@ -181,11 +181,8 @@ class Compared(Verb):
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Verb):
-    """One schedule for all runs, in a file perhaps; and how long its ticks are."""
+    """One schedule for all runs, in a file perhaps."""
 
-    tick: float | None = option(
-        None, "length of a tick in seconds: tables and --json then have seconds, too", group=TIMING
-    )  # fmt: skip
     record: str | None = option(
         None, "write the schedule to this file", group=FILES, metavar="FILE"
     )
@@ -229,17 +226,14 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
 
     def run(self) -> Outcome:
         """Call :func:`hogwild.simulate`."""
-        from hogwild.executors.deadlines import check_tick
         from hogwild.executors.run import looks
         from hogwild.executors.simulate import simulate
 
-        check_tick(self.tick)
         found = self.chosen()
         given = self.passed(simulate)
         if self.plot is not None and self.history is None:
             given["history"] = [t for t in range(self.ticks) if looks(t)]  # which costs nothing
         seen = simulate(found.model, found.some(self.graphs), **given)
-        seen.deadlines.tick = self.tick
         data = {
             "model": found.name,
             "rule": seen.rule,
@@ -280,15 +274,11 @@ class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
     def run(self) -> Outcome:
         """Call :func:`hogwild.robustness`."""
         from hogwild.analysis.robustness import robustness
-        from hogwild.executors.deadlines import check_tick
         from hogwild.executors.simulate import simulate
 
-        check_tick(self.tick)
         found = self.chosen()
         given = self.passed(robustness, simulate)
         seen = robustness(found.model, found.some(self.graphs), **given)
-        for one in seen.compared.values():
-            one.tick = self.tick
         seen.verdict = in_flags(seen.verdict, self)
         seen.advice = in_flags(seen.advice, self)
         data = {

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.history import Outbox
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable, bounds, check_bounds
 from hogwild.engines.rules import RuleKernel, kernel_of
-from hogwild.engines.ticks import Post
+from hogwild.engines.ticks import Outbox, Post
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
@@ -96,7 +95,7 @@ class Settings:
         return max((impairment.calm for impairment in self.impairments), default=0)
 
     @property
-    def hopeless(self) -> bool:
+    def may_lose_forever(self) -> bool:
         """Whether some packets may never come through."""
         return self.bounds is None and not all(impairment.recurs for impairment in self.impairments)
 
