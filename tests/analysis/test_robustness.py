@@ -172,7 +172,7 @@ BOUNDED = {"impairments": BernoulliLoss(0.3, burst=3)}
         (lambda: IGNN(3, out_channels=2), {}, "Immune", "which is proved: the map contracts"),
         (lambda: IGNN(3, out_channels=2), BOUNDED, "Immune", "which is proved: the map contracts"),
         (AveragingGNN, {}, "Arrives", "nothing is proved"),
-        (lambda: GCN(3, out_channels=2), {"rule": "waiting"}, "Immune", "wait for the layer"),
+        (lambda: GCN(3, out_channels=2), {"rule": "resending"}, "Immune", "wait for the layer"),
         (lambda: GCN(3, out_channels=2), {}, "Immune", "newest values of all of them"),
         (lambda: GCN(3, out_channels=2), OVERWRITTEN, "In step", "update together"),
         (
