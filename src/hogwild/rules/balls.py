@@ -16,12 +16,8 @@ the graph that it knows.
 With ``radius=None`` the ball is the whole graph. Then there is no rim, and only profiles are sent.
 
 **What is proved** (documentation, "Asynchrony"). If the radius reaches every node, the answer of a
-node is exact once it has heard of all nodes, with bounds S and D after hops · (S + D) ticks. With a
-smaller radius, once everybody is known, the error of a node after a solve is at most
-:math:`\rho^m` times that of its rim, :math:`m = \lceil (\text{radius} + 1) / c \rceil`, in a
-weighted maximum norm, if the Hessian is scaled diagonally dominant with factor ρ < 1 or the map
-contracts with ρ; nodes then converge under any delays. For other energies convergence with a
-smaller radius is observed.
+node is exact once it has heard of all nodes. With a smaller radius nodes converge under any delays
+where the Hessian is scaled diagonally dominant or the map contracts; otherwise that is observed.
 
 **One protocol.** Every simulated node has an agent's :class:`~hogwild_node.balls.Ball`, and tells
 what an agent tells (:mod:`hogwild_node.flood`), in packets of as many bytes. Nodes hand words on as
@@ -50,12 +46,17 @@ import torch
 from scipy.sparse import csr_matrix, eye
 from torch import Tensor
 
+from hogwild.engines import engine_for
+from hogwild.engines.cpu import CpuEngine
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.base import SOLVE, About
-from hogwild.rules.held import HeldSolver, Piece
+from hogwild.solvers.anderson import Picard
+from hogwild.solvers.loop import Solver
+from hogwild.solvers.newton import Newton
+from hogwild.solvers.semismooth import SemismoothNewton
 from hogwild_node.balls import LARGEST, Ball, has_moved
 from hogwild_node.ops import Array
 from hogwild_node.packets import HEADER
@@ -194,7 +195,7 @@ class BallsRule(Rule):
         self.problem, self.graph, self.solver = problem, graph, HeldSolver(problem)
         self.everyone, self.channels = graph.everyone, problem.channels
         self.radius = math.inf if radius is None else radius
-        self.couples, self.described = couples(problem), problem.described
+        self.couples, self.described = couples(problem), problem.numbers_per_node_and_edge
         if any(count.sum() > MOST for count in reached(graph, self.radius + self.couples)):
             raise AsynchronyError(
                 f"the nodes would keep more than {MOST:,} words with rule='balls' on these "
@@ -387,6 +388,57 @@ class BallsRule(Rule):
             torch.from_numpy(x[keep]).to(nodes.device) for x in (sender, receiver, edge)
         )
         return Piece(Graph(src, dst, ball, len(member), count), nodes, edges, free)
+
+
+NEAR = Newton(atol=0.0, rtol=1e-6, max_iter=0)
+"""Makes no iteration, and says whether a gradient is small beside its terms. Where odd features
+make terms large, rounding may keep a solve from its tolerance."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Copies of some nodes and edges of a problem, as a batch of graphs.
+
+    Attributes:
+        graph: The graphs.
+        nodes: The node of which each node is a copy, [n].
+        edges: The edge of which each edge is a copy, [e].
+        free: Which nodes move, [n]; the others are held.
+    """
+
+    graph: Graph
+    nodes: Tensor
+    edges: Tensor
+    free: Tensor
+
+
+class HeldSolver:
+    """Solves pieces of one problem, by the engine that is fastest for it.
+
+    Args:
+        problem: The whole problem, without gradients.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        # Balls change from turn to turn: a factorisation on torch would be planned every time.
+        self.solver: Solver = SemismoothNewton(linear="cg")
+        if isinstance(problem, Objective):
+            fast = isinstance(engine_for(problem, Newton()), CpuEngine)
+            self.solver = Newton() if fast else Newton(linear="cg")
+        elif isinstance(problem, FixedPoint) and problem.monotone:
+            self.solver = Picard(max_iter=10_000)  # maxima have no use for differences
+
+    def solve(self, piece: Piece, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The embeddings [R, k, n] after a solve from ``h``, and which graphs of the piece have
+        arrived, [G]; the embeddings of the others are of no use."""
+        part = self.problem.gathered(piece.graph, piece.nodes, piece.edges)
+        engine = engine_for(part, self.solver).holding(~piece.free)
+        found = engine.solve(h)
+        good = found.converged
+        if isinstance(self.problem, Objective) and not bool(good.all()):
+            good = good | engine.solve(found.value, NEAR).converged
+        return found.value, good.all(0)
 
 
 def balls_rule(problem: Problem, *, radius: int | None = None) -> BallsRule:
