@@ -116,7 +116,7 @@ def test_a_node_computes_what_it_computes_in_the_whole_graph(name, graph, tmp_pa
     for i in range(n):
         near, senders = neighbours(inputs, i, alone.encode)
         rule = "messages" if "messages" in alone.rules else "auto"  # one side of each edge
-        local = alone.pose(alone.encode(inputs.x[i].numpy()), near, rule)
+        local = alone.build(alone.encode(inputs.x[i].numpy()), near, rule)
         at = node_models.star_of(len(near))
         mine, heard = h[..., i : i + 1], h[..., senders]
         whole = problem.graph.star(torch.tensor([i]))

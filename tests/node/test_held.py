@@ -59,7 +59,7 @@ def posed(name, seed=0, odd=0.0):
     alone = node_models.of(packed(model))
     with torch.no_grad():
         problem = model.problem(inputs).detach()
-    return problem, alone.posed(part_of(inputs, alone.encode)), inputs.edge_index.numpy()
+    return problem, alone.build_part(part_of(inputs, alone.encode)), inputs.edge_index.numpy()
 
 
 def piece_of(local, edge_index, free):
@@ -175,7 +175,7 @@ def test_what_has_no_answer_is_not_good():
     wild = tensors | {"matrix": 30.0 * np.eye(4) + tensors["matrix"]}  # expands
     alone = node_models.of(ModelFile(config | {"act": "identity"}, wild, "0" * 16))
     inputs = drawn(model)
-    diverging = alone.posed(part_of(inputs, alone.encode))
+    diverging = alone.build_part(part_of(inputs, alone.encode))
     piece = piece_of(
         replace(diverging, slope=None), inputs.edge_index.numpy(), np.ones(9, dtype=bool)
     )

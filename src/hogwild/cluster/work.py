@@ -90,7 +90,7 @@ class Measure:
     largest: float
 
     @property
-    def unrest(self) -> float:
+    def residual_ratio(self) -> float:
         """The residual divided by its limit, of the worst replica. A part is settled up to 1."""
         ratio = self.residual / self.limit
         return float(ratio.max()) if bool(torch.isfinite(ratio).all()) else math.inf
@@ -285,9 +285,9 @@ class Extrapolation:
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.best = math.inf
 
-    def next(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
-        """The next embeddings [R, k, A]. ``unrest`` is that at x."""
-        helped, self.best = unrest < self.best, min(unrest, self.best)
+    def next(self, x: Tensor, g: Tensor, residual_ratio: float) -> Tensor:
+        """The next embeddings [R, k, A]. ``residual_ratio`` is that at x."""
+        helped, self.best = residual_ratio < self.best, min(residual_ratio, self.best)
         self.pairs = [*self.pairs[1 - PAIRS :], (x, g)] if helped else [(x, g)]
         if len(self.pairs) < 2:
             return g
@@ -329,7 +329,7 @@ class Work:
         self.problem, self.part = problem, part
         self.h = problem.start() if h is None else h.clone()
         self.bound = Bound(problem, part.owned, tol)
-        self.unrest = math.inf
+        self.residual_ratio = math.inf
         self.measure: Measure | None = None
         self.trust = 1.0
         """Damping of the steps; 1: none."""
@@ -367,15 +367,15 @@ class Work:
             self.h[..., self.part.receives[sender]] = packet
 
     def look(self) -> float:
-        """Measure the residual with the halo as last received; returns the unrest."""
+        """Measure the residual with the halo as last received; returns its ratio to the limit."""
         if self.kernel is None:
             self.r, scale = self.bound.residual(self.h)
         else:
             gradient, size = self.kernel.gradient(self.h)
             self.r, scale = gradient[..., : self.part.owned], size.amax(-1)
         self.measure = self.bound.measure(self.r, scale, self.h)
-        self.unrest = self.measure.unrest
-        return self.unrest
+        self.residual_ratio = self.measure.residual_ratio
+        return self.residual_ratio
 
     def judged(self) -> Measure:
         """The measure for the error bar: that of the problem, whatever has solved it."""
@@ -400,7 +400,7 @@ class Work:
         if self.trust < 1.0:
             moved = torch.lerp(self.anchor, moved, self.trust)
         elif answered and news:
-            moved = self.extrapolation.next(self.own, moved, self.unrest)
+            moved = self.extrapolation.next(self.own, moved, self.residual_ratio)
         self.place(moved)
 
     def _solved(self, free: int) -> Tensor:
@@ -408,7 +408,7 @@ class Work:
         assert self.measure is not None
         atol = max(
             INSIDE * float(self.measure.limit.min()) / self.bound.ones,
-            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+            FORCING * self.measure.largest if self.residual_ratio > 1.0 / FORCING else 0.0,
         )
         most = min(self.solver.max_iter, ITERATIONS)
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
