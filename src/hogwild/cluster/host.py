@@ -100,7 +100,6 @@ class Host:
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
-        self._problem: Problem | None = None
         if isinstance(plan.graph, Inputs):
             none = torch.empty(0, dtype=torch.long)
             n = plan.graph.num_nodes
@@ -120,14 +119,6 @@ class Host:
 
     # -- the forward pass --------------------------------------------------------------------------
 
-    @property
-    def problem(self) -> Problem:
-        """The problem on the local nodes, detached from autograd."""
-        if self._problem is None:
-            with torch.no_grad():
-                self._problem = self._built().detach()
-        return self._problem
-
     def _built(self) -> Problem:
         """The problem on the local nodes, as the model builds it."""
         found = self.model.problem(self.inputs)
@@ -135,29 +126,25 @@ class Host:
         return found
 
     @torch.no_grad()
-    def _compiled(self) -> EnergyKernel | None:
-        """The problem for the compiled library, where that solves it on a CPU: on a GPU all nodes
-        move (``kernels/source/energy.h``)."""
-        if self.problem.recipe is None or self.inputs.x.device.type != "cpu":
-            return None
-        kernel = self.problem.kernel()
-        return None if isinstance(kernel, str) else kernel
-
     def start(self, fresh: bool = False) -> None:
-        """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
+        """Make the worker of the forward pass. ``fresh``: from zero, without its checkpoint."""
         folder = self.plan.checkpoints
         path = None if folder is None else folder / f"part-{self.number:05d}.npz"
-        if fresh and path is not None:
-            path.unlink(missing_ok=True)
+        if fresh:
+            self.h = None
+            if path is not None:
+                path.unlink(missing_ok=True)
+        self.problem = self._built().detach()
+        kernel: EnergyKernel | str | None = None
+        # The compiled library solves it on a CPU; on a GPU all nodes would move
+        # (``kernels/source/energy.h``).
+        if self.problem.recipe is not None and self.inputs.x.device.type == "cpu":
+            kernel = self.problem.kernel()
         work = Work(
             self.problem, self.part, self.plan.tol, self.h,
-            solver=self.solver, kernel=self._compiled(),
+            solver=self.solver, kernel=None if isinstance(kernel, str) else kernel,
         )  # fmt: skip
         self.worker = Worker(self.number, work, path)
-
-    def forget(self) -> None:
-        """Forget the embeddings, so that the next start is from zero."""
-        self.h, self.dual, self.worker = None, None, None
 
     def reads(self) -> list[int]:
         """The parts that this part reads."""
@@ -214,7 +201,7 @@ class Host:
         self.model.load_state_dict(parameters)
         if self.worker is not None:
             self.h = self.worker.work.h
-        self._problem, self.worker = None, None
+        self.worker = None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""
