@@ -245,12 +245,6 @@ def test_numbers_that_overflow_begin_anew():
     ("make", "options", "error", "words"),
     [
         (lambda: GCN(3, out_channels=1), {}, ModelFileError, "kind 'gcn' cannot be written in C"),
-        (
-            lambda: EnergyGNN(3, out_channels=1, start="learned"),
-            {},
-            ModelFileError,
-            "learned guess",
-        ),
         (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
         (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),
         (MODELS["edge"], {"max_degree": 2.5}, SetupError, "max_degree=2.5; expected a positive"),
