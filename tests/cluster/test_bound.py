@@ -27,13 +27,13 @@ def test_the_bar_is_never_below_the_true_error(name, draw):
     model.eval()
     if standardised:
         model.standardize(data)
-    large = draw.draw(st.sampled_from([1, 10**9]), "large")  # without and with a factorisation
+    large = draw.draw(st.sampled_from([1, 10**9]), "large")  # in blocks, or as one
     looks = iter(range(most))
 
     def watch(*_):
         return next(looks, None) is not None
 
-    with mock.patch("hogwild.cluster.host.LARGE", large):
+    with mock.patch("hogwild.problems.energy.LARGE", {"cpu": large}):
         run = infer(
             model, data, workers, tol=tol, partition="search",
             disorder=Disorder(seed=seed, delay=seed % 3), watch=watch,

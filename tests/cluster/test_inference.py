@@ -94,8 +94,6 @@ def test_bad_input_is_one_clear_line(tmp_path):
         infer(model, Data(**data.to_dict(), edge_attr=torch.randn(data.num_edges, 2)), 2)
     with pytest.raises(AsynchronyError, match="expected one implicit layer"):
         infer(GAT(3, out_channels=1), data, 2)
-    with pytest.raises(AsynchronyError, match="rounds=2"):
-        infer(EnergyGNN(3, out_channels=1, rounds=2), data, 2)
     for options, words in (
         ({"workers": 0}, "workers=0"), ({"tol": 0.0}, r"tol=0\.0"),
         ({"partition": "magic"}, "magic"),

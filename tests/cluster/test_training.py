@@ -16,7 +16,8 @@ from hogwild.errors import ConfigError
 )
 def test_gradients_equal_those_of_one_process(name, large, monkeypatch):
     """Of features of any scale, which the model standardises."""
-    monkeypatch.setattr("hogwild.cluster.host.LARGE", large)
+    monkeypatch.setattr("hogwild.problems.energy.LARGE", {"cpu": large})
+    monkeypatch.setattr("hogwild.problems.energy.BLOCK_EDGES", 20)
     model, data = case(name, [10, 1, 4], scale=30.0, shift=100.0)
     model.standardize(data)
     out = model(data.x, data.edge_index, data.edge_attr)

@@ -10,6 +10,7 @@ from models.test_export import MODELS
 from torch import Tensor
 
 from hogwild import GCN, IGNN, Inputs
+from hogwild.engines import engine_for
 from hogwild.models.export import described, packed
 from hogwild.problems.base import FixedPoint
 from hogwild.problems.pinned import pinned
@@ -143,8 +144,8 @@ def test_a_solve_with_an_odd_reading_arrives_or_says_that_it_has_not(odd):
     for seed in range(6):
         plain, (problem, local, edge_index) = posed("edge", seed)[0], posed("edge", seed, odd)
         with torch.no_grad():
-            before = Newton().run(plain.kernel(), None).value
-            answer = Newton(max_iter=3000).run(problem.kernel(), before)
+            before = engine_for(plain, Newton()).solve(None).value
+            answer = engine_for(problem, Newton(max_iter=3000)).solve(before)
         found = solve(piece_of(local, edge_index, np.ones(9, dtype=bool)), before.numpy())
         if found.good and bool(answer.converged.all()):
             size = float(answer.value.abs().max())

@@ -278,10 +278,6 @@ class _Optimisation(NodeModel):
     couples = 2
 
 
-GUESS = "conv.guess.weight.0"
-"""A tensor of energies whose nodes start at a guess from their features."""
-
-
 class EnergyModel(_Optimisation):
     """The energy GNN."""
 
@@ -327,12 +323,7 @@ class EnergyModel(_Optimisation):
             weight, loop_weight, self.heads or 1, self.config["concat"],
             self.config["message"] == "edge",
         )  # fmt: skip
-        begin = self._encode(own, "conv.guess") if GUESS in self.tensors else None
-        return Energy(filled, float(self.config["beta"]), begin)
-
-    def start(self, local: Local) -> Array:
-        assert isinstance(local, Energy)
-        return super().start(local) if local.begin is None else 1.0 * local.begin
+        return Energy(filled, float(self.config["beta"]))
 
     def _weigh(
         self, own: Array, there: Slot, edges: Array | None, part: Part

@@ -19,7 +19,7 @@ from hogwild.cluster.worker import Disorder, Executor, Status, Watch
 from hogwild.errors import ConfigError, DataError, is_number
 from hogwild.files import write_atomically
 from hogwild.models.gsd import GSDConv
-from hogwild.models.mode import evaluating
+from hogwild.models.validation import evaluating
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

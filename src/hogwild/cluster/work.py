@@ -40,11 +40,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines import Engine
+from hogwild.engines.cpu import CpuEngine
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.problems.pinned import pinned
-from hogwild.solvers.loop import Solver, solve
 
 ABSOLUTE = 1e-9
 """An entry of an embedding may be wrong by this much where all entries of a part are zero."""
@@ -308,24 +307,14 @@ class Work:
     """A part at work: it solves its problem for its halo.
 
     Args:
-        problem: The problem on the local nodes, detached.
         part: The part.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
-        solver: The solver of the model.
-        kernel: The problem for the compiled library, where it has that solver.
+        engine: Solves the problem on the local nodes, which is detached.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        part: Part,
-        tol: float,
-        h: Tensor | None = None,
-        *,
-        solver: Solver,
-        kernel: EnergyKernel | None = None,
-    ) -> None:
+    def __init__(self, part: Part, tol: float, h: Tensor | None = None, *, engine: Engine) -> None:
+        problem = engine.problem
         self.problem, self.part = problem, part
         self.h = problem.start() if h is None else h.clone()
         self.bound = Bound(problem, part.owned, tol)
@@ -333,8 +322,8 @@ class Work:
         self.measure: Measure | None = None
         self.trust = 1.0
         """Damping of the steps; 1: none."""
-        self.solver, self.kernel = solver, kernel
-        self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
+        self.engine, self.solver = engine, engine.solver
+        self.holding: dict[int, Engine] = {}  # by the number of nodes that move
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
@@ -368,11 +357,11 @@ class Work:
 
     def look(self) -> float:
         """Measure the residual with the halo as last received; returns its ratio to the limit."""
-        if self.kernel is None:
-            self.r, scale = self.bound.residual(self.h)
-        else:
-            gradient, size = self.kernel.gradient(self.h)
+        if isinstance(self.engine, CpuEngine):
+            gradient, size = self.engine.gradient(self.h)
             self.r, scale = gradient[..., : self.part.owned], size.amax(-1)
+        else:
+            self.r, scale = self.bound.residual(self.h)
         self.measure = self.bound.measure(self.r, scale, self.h)
         self.residual_ratio = self.measure.residual_ratio
         return self.residual_ratio
@@ -412,12 +401,9 @@ class Work:
         )
         most = min(self.solver.max_iter, ITERATIONS)
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
-        moves = self.moves(free)
-        if self.kernel is None:
-            return solve(pinned(self.problem, moves, self.h), solver, self.h).value
         if free not in self.holding:
-            self.holding[free] = self.kernel.holding(~moves)
-        return solver.run(self.holding[free], self.h).value
+            self.holding[free] = self.engine.holding(~self.moves(free))
+        return self.holding[free].solve(self.h, solver).value
 
     def moves(self, free: int) -> Tensor:
         """The mask [N] of the first ``free`` nodes."""

@@ -29,11 +29,11 @@ from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.mode import evaluating
 from hogwild.models.stack import StackProblem
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.nn.norm import BatchNorm
-from hogwild.rules import RULES, AnyProblem, about, choose
+from hogwild.rules import AnyProblem, about, choose, fitting
 
 ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
 """What a trace says about the settings that it was drawn with, beside their impairments."""
@@ -351,14 +351,21 @@ def _layers(
             f"updates={updates!r} was given for a model that ends after its last layer; expected "
             f"none"
         )
-    if settings.rule not in ("auto", "overwriting"):
+    with evaluating(model):  # whether a layer is local cannot be seen through dropout
+        problem = model.problem(inputs)
+    (name,) = _differentiable(problem)
+    if settings.rule not in ("auto", name):
         raise ConfigError(
             f"rule={settings.rule!r} was given for a model with layers, which is trained under "
-            f"rule='overwriting'; expected no rule. Nodes that cache, wait or resend end at "
-            f"model(...): train the model in step for them"
+            f"rule={name!r}; expected no rule. Nodes that cache or resend end at model(...): train "
+            f"the model in step for them"
         )
-    with evaluating(model):  # whether a layer is local cannot be seen through dropout
-        return model.problem(inputs), "overwriting", None
+    return problem, name, None
+
+
+def _differentiable(problem: AnyProblem) -> list[str]:
+    """The rules of the library for this problem that torch can differentiate."""
+    return [name for name, rule in fitting(problem).items() if rule.differentiable]
 
 
 def _implicit(
@@ -381,7 +388,7 @@ def _implicit(
         )
     name = choose(problem, settings.rule, settings.step)
     if torch.is_grad_enabled() and not about(name).differentiable:
-        known = [name for name, rule in RULES.items() if rule.differentiable]
-        raise ConfigError(f"rule={name!r} has no gradients; expected one of {', '.join(known)}")
+        known = ", ".join(_differentiable(problem))
+        raise ConfigError(f"rule={name!r} has no gradients; expected one of {known}")
     # Turns are (S + 1) / 2 ticks apart, and no node has a turn at tick 0.
     return problem, name, 1 + math.ceil(turns * (settings.stagger + 1) / 2)

@@ -4,9 +4,7 @@ r"""A stack of implicit layers: the solution of one layer is a feature of the ne
 
 Every layer of the stack, a *level*, is a one-hop problem. A stack can therefore run asynchronously
 with packets between neighbours: each level follows the solution of the level below while that
-solution still changes (:mod:`hogwild.rules.levels`). ``EnergyConv(rounds=...)`` instead nests
-several rounds of messages inside one convex energy, whose nodes would need packets from several
-hops away.
+solution still changes (:mod:`hogwild.rules.levels`).
 """
 
 from __future__ import annotations
