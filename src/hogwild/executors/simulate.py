@@ -346,6 +346,10 @@ def asynchronous_embed(
             f"does not depend on the schedule; expected the number of updates after which nodes "
             f"answer, or model(...) for the limit"
         )
+    ticks = math.inf
+    if updates is not None:  # turns are (S + 1) / 2 ticks apart; no node has a turn at tick 0
+        turns = require_positive("updates", updates)
+        ticks = 1 + math.ceil(turns * (settings.stagger + 1) / 2)
     with evaluating(model) if layered else nullcontext():
         model.require_asynchronous(inputs)  # whether a layer is local is not seen through dropout
         problem = model.problem(inputs)
@@ -355,13 +359,9 @@ def asynchronous_embed(
             "num_layers=1"
         )
     name = "overwriting" if layered else choose(problem, settings.rule, settings.step)
-    if torch.is_grad_enabled() and not about(name).differentiable:
+    if torch.is_grad_enabled() and not (layered or about(name).differentiable):
         known = [name for name, rule in RULES.items() if rule.differentiable]
         raise ConfigError(f"rule={name!r} has no gradients; expected one of {', '.join(known)}")
-    ticks = math.inf
-    if updates is not None:  # turns are (S + 1) / 2 ticks apart; no node has a turn at tick 0
-        turns = require_positive("updates", updates)
-        ticks = 1 + math.ceil(turns * (settings.stagger + 1) / 2)
     rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
     simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
     while not simulation.finished and simulation.time < ticks:
