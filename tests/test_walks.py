@@ -45,10 +45,10 @@ def data():
 WALKS = {
     ("EnergyGNN", "forward"): 26,
     ("EnergyGNN", "simulate"): 56,
-    ("EnergyGNN", "infer"): 43,
+    ("EnergyGNN", "infer"): 41,
     ("SoftEnergyGNN", "forward"): 31,
     ("SoftEnergyGNN", "simulate"): 50,
-    ("SoftEnergyGNN", "infer"): 39,
+    ("SoftEnergyGNN", "infer"): 36,
 }
 
 

@@ -1,5 +1,7 @@
 """From a trained model to a node without torch: the same numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ from hogwild import (
 )
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.export import described, export, tolerances
+from hogwild.nn.activations import NONEXPANSIVE, SQUAREPLUS
 from hogwild_node import model as node_models
 from hogwild_node.errors import ModelFileError
 from hogwild_node.local import LocalEnergy
@@ -160,6 +163,14 @@ def test_a_replica(tmp_path):
             "ScarselliConv cannot run without torch; expected a SoftEnergyConv",
         ),
         (lambda: GAT(3, out_channels=1), "plain GCN"),
+        (
+            lambda: EnergyGNN(3, out_channels=1, act=replace(SQUAREPLUS, name="softplus")),
+            "act='softplus' is an activation of your own",
+        ),
+        (
+            lambda: IGNN(3, out_channels=1, act=replace(NONEXPANSIVE["identity"], name="tanh")),
+            "act='tanh' is an activation of your own",
+        ),
         (lambda: LayeredGNN([GATConv(4, 4)], 3, out_channels=1), "plain GCN"),
         (lambda: GCN(3, out_channels=1, norm=torch.nn.LayerNorm(10)), "plain GCN"),
     ],

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE
+from helpers import DOUBLE, refused
 from torch import nn
 from torch_geometric.utils import degree
 from users_models import Given, graphs, in_turn
@@ -71,10 +71,7 @@ def test_what_is_not_local_is_refused(name):
     data = graphs()
     model = make().double()
     wrapped, before = wrap(model), [dict(module.__dict__) for module in model.modules()]
-    with pytest.raises(AsynchronyError) as caught:
-        simulate(wrapped, data)
-    for word in words:
-        assert word in str(caught.value)
+    refused(lambda: simulate(wrapped, data), AsynchronyError, words)
     found = certify(wrapped, data)
     assert not found.guaranteed
     assert words[0] in found.reason
@@ -144,10 +141,8 @@ def test_nodes_that_exchange_values_outside_of_convolutions_are_refused(name, dt
     torch.manual_seed(0)
     make, words = MEETING[name]
     model, data = make().to(dtype), graphs(dtype=dtype)
-    with pytest.raises(AsynchronyError) as caught:
-        simulate(model, data)
-    for word in (*words, "reads more than single nodes"):
-        assert word in str(caught.value)
+    words = [*words, "reads more than single nodes"]
+    refused(lambda: simulate(model, data), AsynchronyError, words)
     found = certify(model, data)
     assert not found.guaranteed
     assert words[0] in found.reason

@@ -162,9 +162,8 @@ class Agent:
         self.turns = 0
         self.calm, self.now, self.looked = 0.0, self.begun, self.begun
         self.calm_to: dict[str, float] = {}
-        self.features = self.checked(features)
-        self._encoded: tuple[Array, Array] | None = None
-        code = self._code(self.features)
+        given = self.checked(features)
+        self._own = given, model.encode(given)  # what neighbours are told of the features
         begin = None if h is None else self._start(h)
         self.work: Work
         if self.rule_name not in RULES:
@@ -172,7 +171,7 @@ class Agent:
             default = model.tolerance("float64" if exact else precision)
             self.tolerance = default if tolerance is None else tolerance
             self.work = Balls(
-                model, self.id, self.incarnation, code, radius=radius,
+                model, self.id, self.incarnation, self._own[1], radius=radius,
                 precision=precision, h=begin,
             )  # fmt: skip
         elif radius is not None:
@@ -182,7 +181,7 @@ class Agent:
         else:
             self.tolerance = model.tolerance(precision) if tolerance is None else tolerance
             self.work = Registers(
-                model, self.rule_name, code, precision=precision,
+                model, self.rule_name, self._own[1], precision=precision,
                 tolerance=self.tolerance, h=begin,
             )  # fmt: skip
         self.format = self.work.format
@@ -190,6 +189,11 @@ class Agent:
         self._seen: _Seen | None = None
         self.set_neighbours(neighbours or {})
         self._see(self.begun, self.features)
+
+    @property
+    def features(self) -> Array:
+        """The agent's features, [p]."""
+        return self._own[0]
 
     @property
     def h(self) -> Array:
@@ -214,7 +218,7 @@ class Agent:
         told = self.model.encode(features)
         self.work.check(told, {name: link.edge for name, link in self.links.items()})
         if not np.array_equal(features, self.features):
-            self.features = features
+            self._own = features, told
 
     def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
         """The agent has these neighbours from now on; what it knows of the others it forgets. If
@@ -226,15 +230,13 @@ class Agent:
         for name, edge in neighbours.items():
             if _name(name) == self.id:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
-            width = self.model.edge_dim
             attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
             told = Neighbour(np.zeros(self.model.told_channels), 1.0, attr, edge.weight)
             try:
                 self.model.check(self.features, [told])
             except SetupError as error:
                 raise SetupError(f"the edge to {name}: {error}") from error
-            assert width is None or attr is not None
-        self.work.check(self.model.encode(self.features), neighbours)
+        self.work.check(self._own[1], neighbours)
         with self._turning:
             links = self.links
             given = {name: edge.content for name, edge in neighbours.items()}
@@ -259,12 +261,6 @@ class Agent:
         self.model.check(found, [])
         return found.copy()
 
-    def _code(self, features: Array) -> Array:
-        """What the agent tells its neighbours of its features, computed once for each."""
-        if self._encoded is None or self._encoded[0] is not features:
-            self._encoded = features, self.model.encode(features)
-        return self._encoded[1]
-
     def _start(self, h: Array) -> Array:
         found = np.asarray(h, dtype=np.float64)
         if found.shape != (self.model.channels,) or not bool(np.isfinite(found).all()):
@@ -279,18 +275,18 @@ class Agent:
         """Read what has arrived, make one update, and send; whether an update was made."""
         with self._turning:
             self.now = self.looked = now = self.clock()
-            features = self.features  # another thread may set others meanwhile
+            features, told = self._own  # another thread may set others meanwhile
             self.turns += 1
             for received in self.transport.receive():
                 arrived = now if received.at is None else received.at
                 self._receive(received.sender, received.raw, arrived)
-            self._meet(now, self._code(features))
+            self._meet(now, told)
             ready = self._ready(now)
             if ready and self.work.forwards:
                 self._send(now)
             if ready:
                 self._update(now)
-            self._greet(now, self._code(features), ready)
+            self._greet(now, told, ready)
             if ready and (self.work.speaks or not self.work.forwards):
                 self._send(now)
             self._see(now, features)  # not later: nobody was heard during a long update

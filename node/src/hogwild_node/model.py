@@ -257,13 +257,16 @@ class NodeModel(ABC):
         return ((x - offset) / scale).mT[None]
 
     def _layers(self, prefix: str) -> tuple[list[Array], list[Array]]:
-        """Weights and biases of an MLP."""
-        count = sum(name.startswith(f"{prefix}.weight.") for name in self.tensors)
-        weights = [self.tensors[f"{prefix}.weight.{i}"] for i in range(count)]
-        return weights, [self.tensors[f"{prefix}.bias.{i}"] for i in range(count)]
+        """Weights and biases of an MLP; none where the model has no such MLP."""
+        return self._listed(f"{prefix}.weight"), self._listed(f"{prefix}.bias")
+
+    def _listed(self, prefix: str) -> list[Array]:
+        """The tensors of a list of parameters, in order."""
+        count = sum(name.startswith(f"{prefix}.") for name in self.tensors)
+        return [self.tensors[f"{prefix}.{i}"] for i in range(count)]
 
     def _encode(self, x: Array, prefix: str = "conv.encoder") -> Array:
-        """An MLP on features [1, p, n]: [1, k, n]."""
+        """An MLP on features [1, p, n]: [1, k, n]; without one, the features."""
         found: Array = networks.mlp(x.mT, *self._layers(prefix)).mT
         return found
 
@@ -294,12 +297,7 @@ class EnergyModel(_Optimisation):
         prefix = f"conv.{name}.0"
 
         def layers(part: str) -> list[Array]:
-            found = sorted(
-                (int(key.rsplit(".", 1)[1]), value)
-                for key, value in self.tensors.items()
-                if key.startswith(f"{prefix}.{part}.")
-            )
-            return [value if heads else value[None] for _, value in found]
+            return [x if heads else x[None] for x in self._listed(f"{prefix}.{part}")]
 
         ends = 2 if self.config["message"] == "edge" else 1
         merged = self.config["message_channels"] * (
@@ -416,8 +414,7 @@ class ContractionModel(NodeModel):
 
     def posed(self, part: Part) -> Contraction:
         edge, loop = part.renormalised()
-        features = self._nodes(part.own)
-        bias = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
+        bias = self._encode(self._nodes(part.own))
         act, slope, _ = NONEXPANSIVE[self.config["act"]]
         if self.config["act"] == "leaky_relu":
             options = {"negative_slope": self.config["negative_slope"]}
@@ -432,8 +429,7 @@ class GCNModel(NodeModel):
 
     def posed(self, part: Part) -> GCN:
         edge, loop = part.renormalised()
-        features = self._nodes(part.own)
-        encoded = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
+        encoded = self._encode(self._nodes(part.own))
         layers, k = [], self.channels
         for i in range(self.config["num_layers"]):
             weight = self.tensors[f"conv.layers.{i}.conv.lin.weight"][None]

@@ -125,17 +125,15 @@ class ForwardSignature:
         """The model's forward on these fields. On the user's data, errors of the forward are
         reported as errors of the data."""
         given = self._given(fields)
-        if self.whole:
-            return model(Data.from_dict(given))
         missing = sorted(self.required - given.keys())
-        if missing:
+        if missing and not self.whole:
             raise InputError(
                 f"{self.model}.forward needs {', '.join(missing)}, but the data has no such "
                 f"attribute with a row for each node or edge; expected data with these "
                 f"attributes, or wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
             )
         try:
-            return model(**given)
+            return model(Data.from_dict(given)) if self.whole else model(**given)
         except (HogwildError, Differs):
             raise
         except Exception as error:
@@ -145,7 +143,7 @@ class ForwardSignature:
             shapes = [f"{name} {list(v.shape)} {v.dtype}" for name, v in tensors.items()]
             optional = sorted(tensors.keys() - self.required - {"batch"})
             hint = ""
-            if optional:
+            if optional and not self.whole:
                 needed = [name for name in self.names if name in self.required]
                 hint = (
                     f". If it was trained without {' and '.join(optional)}, use wrap(model, "

@@ -221,17 +221,12 @@ class Task:
                 f"out has shape {tuple(out.shape)}; expected [{rows}, {c}] or [R, {rows}, {c}], a "
                 f"prediction for every {kind} of the batch"
             )
-        if mask is None:
-            return
-        lead = tuple(mask.shape[:-1])
-        if (
-            mask.dtype != torch.bool
-            or mask.dim() not in (1, 2)
-            or mask.size(-1) != data.num_graphs
-            or (lead and out.dim() == 3 and lead != (out.size(0),))
-        ):
-            replicas = out.size(0) if out.dim() == 3 else "R"
+        replicas = out.size(0) if out.dim() == 3 else None
+        allowed = {(data.num_graphs,), (replicas, data.num_graphs)}
+        if mask is not None and replicas is None and mask.dim() == 2:
+            allowed.add((mask.size(0), data.num_graphs))
+        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) not in allowed):
             raise InputError(
                 f"mask is {mask.dtype} of shape {tuple(mask.shape)}; expected bool "
-                f"[{data.num_graphs}] or [{replicas}, {data.num_graphs}]: which graphs count"
+                f"[{data.num_graphs}] or [{replicas or 'R'}, {data.num_graphs}]: which graphs count"
             )

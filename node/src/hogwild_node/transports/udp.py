@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
-from hogwild_node.transports import Received, Transport
+from hogwild_node.transports import Received, Transport, split
 
 LARGEST = 65_507
 STAMP = 35
@@ -35,12 +35,12 @@ ASKED = 8
 
 def address(text: str | None, whose: str) -> tuple[str, int]:
     """``HOST:PORT`` as a pair."""
-    host, _, port = (text or "").rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+    found = split(text or "")
+    if found is None:
         raise SetupError(
             f"{whose} has the address {text!r}; expected HOST:PORT, for instance 127.0.0.1:21001"
         )
-    return host.strip("[]"), int(port)
+    return found
 
 
 def _arrival(extra: list[tuple[int, int, bytes]]) -> float | None:
