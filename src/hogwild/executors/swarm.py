@@ -281,7 +281,7 @@ class SwarmProcesses:
         for i in range(self.n):
             self.start(i)
         begun, shown = self._begin(), 0.0
-        if show:
+        if show and self.keys is None:  # with keys only their controller may watch
             _say(f"to watch: hogwild serve --attach 127.0.0.1:{self.ports[0]}")
         while True:
             self._require_alive()
