@@ -44,9 +44,7 @@ from hogwild.errors import HogwildError
 from hogwild.models import Kind
 from hogwild.models.export import export
 from hogwild.models.soft import Slow
-from hogwild.problems import streamed
-from hogwild.problems.streamed import StreamedEnergy
-from hogwild.solvers import LinearSolver
+from hogwild.problems import energy
 from hogwild.testing import random_graph
 from hogwild_node import model as node_models
 from hogwild_node import model_file
@@ -205,10 +203,8 @@ def by_torch(model, data):
 def in_blocks(model, data):
     """The evaluation of large graphs, on torch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(streamed.LARGE, "cpu", 1)
-        patch.setattr(LinearSolver, "factorises", lambda *_: False)
-        problem = model.problem(Inputs.of(data))
-        assert isinstance(problem, StreamedEnergy) or not data.num_edges or model.num_layers > 1
+        patch.setitem(energy.LARGE, "cpu", 0)
+        patch.setattr(energy, "BLOCK_EDGES", 5)
         return by_torch(model, data)
 
 

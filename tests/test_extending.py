@@ -1,5 +1,6 @@
-"""A new activation and a new aggregation are one entry of a table each (docs/extending.md). The
-rule, the impairment and the energy of that page run with its code (test_guides.py)."""
+"""A new activation and a new aggregation are one entry of a table each, a rule on agents is two
+(docs/extending.md). The rule, the impairment and the energy of that page run with its code
+(test_guides.py)."""
 
 from dataclasses import replace
 
@@ -12,10 +13,13 @@ from node.test_c99 import compare, pair
 from torch_geometric.data import Data
 
 import hogwild
+from hogwild_node import packets
 from hogwild_node.activations import ACTIVATIONS, Activation
 from hogwild_node.c99 import generate
 from hogwild_node.errors import ModelFileError
+from hogwild_node.model import DenoisingModel
 from hogwild_node.ops import namespace
+from hogwild_node.rules import RULES, GradientRule
 from hogwild_node.soft import AGGREGATIONS, Aggregation
 
 
@@ -102,3 +106,22 @@ def test_an_aggregation(monkeypatch, condition):
     assert "#define HOG_THERE(d, e) e * e" in " ".join(text.split())
     if CC:
         compiled(text, "-O0", "-shared", "-fPIC")
+
+
+class HalfSteps(GradientRule):
+    """Gradient steps of half the size."""
+
+    def update(self, h, inbox, mail, at):
+        new, letters = super().update(h, inbox, mail, at)
+        return 0.5 * (h + new), letters
+
+
+def test_a_rule_on_agents(monkeypatch):
+    """A name among the rules, and a place on the wire."""
+    monkeypatch.setitem(RULES, "half steps", HalfSteps)
+    monkeypatch.setattr(packets, "RULES", (*packets.RULES, "half steps"))
+    monkeypatch.setattr(DenoisingModel, "rules", (*DenoisingModel.rules, "half steps"))
+    swarm = Swarm(hogwild.GSDGNN(3, out_channels=1), RING, 4, rule="half steps")
+    swarm.run(30)
+    assert swarm.error() < 1e-5
+    assert swarm.agents[0].rule_name == "half steps"

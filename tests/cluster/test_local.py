@@ -2,33 +2,18 @@
 say what they should."""
 
 import pytest
-import torch
-from cluster_exact import distance
-from cluster_parts import pair
-from torch_geometric.data import Data
+from cluster_parts import case, distance, pair
 
-from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import Disorder, infer
-from hogwild.testing import random_graph
-
-MODELS = {
-    "energy": lambda: EnergyGNN(3, out_channels=2, hidden_channels=3),
-    "energy-node": lambda: EnergyGNN(3, out_channels=2, message="node", normalize=True),
-    "gsd": lambda: GSDGNN(3, out_channels=2),
-    "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
-}
 
 
 @pytest.mark.parametrize(
     ("sizes", "count"), [((12,), 1), ((12,), 3), ((1, 1, 4), 2), ((7, 3, 1), 4), ((5,), 9)],
     ids=["one", "three", "isolated", "disconnected", "more-workers-than-nodes"],
 )  # fmt: skip
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["energy", "energy-node", "gsd", "ignn"])
 def test_delays_losses_and_deaths_change_no_answer(name, sizes, count, tmp_path):
-    torch.manual_seed(0)
-    model, graph = MODELS[name]().double(), random_graph(list(sizes))
-    x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
-    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
+    model, data = case(name, sizes)
     disorder = Disorder(seed=1, delay=4, loss=0.2, kill=0.2, kills=3)
     run = infer(model, data, count, folder=tmp_path, partition="search", disorder=disorder)
     assert run.converged

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from memory_swarm import Swarm
 
 from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs
+from hogwild.engines import engine_for
 from hogwild.rules.balls import BallsRule, Told
 from hogwild.solvers import Newton
 from hogwild.testing.problems import random_graph
@@ -295,7 +296,7 @@ def test_an_odd_reading_gives_the_answer_or_leaves_the_last_one(odd):
     swarm.run(3.0)
     with torch.no_grad():
         problem = swarm.whole.problem(Inputs(swarm.x, swarm.edge_index)).detach()
-    found = Newton(max_iter=3000).run(problem.kernel(), None)
+    found = engine_for(problem, Newton(max_iter=3000)).solve(None)
     assert bool(found.converged.all())
     answer = found.value[0].T.numpy()
     for i, agent in swarm.agents.items():

@@ -266,12 +266,6 @@ def test_numbers_that_overflow_begin_anew():
     ("make", "options", "error", "words"),
     [
         (lambda: GCN(3, out_channels=1), {}, ModelFileError, "kind 'gcn' cannot be written in C"),
-        (
-            lambda: EnergyGNN(3, out_channels=1, start="learned"),
-            {},
-            ModelFileError,
-            "learned guess",
-        ),
         (MODELS["edge"], {"dtype": "float16"}, SetupError, "dtype='float16'; expected one of"),
         (MODELS["edge"], {"max_degree": 0}, SetupError, "max_degree=0; expected a positive"),
         (MODELS["edge"], {"max_degree": 2.5}, SetupError, "max_degree=2.5; expected a positive"),
@@ -327,14 +321,14 @@ static int speak(int damage)
 int main(void)
 {
     hog_node node;
-    hog_real x[HOG_FEATURES], edge[HOG_EDGE_FEATURES + 1], heard[HOG_NUMBERS], out[HOG_OUTPUTS];
+    hog_real x[HOG_FEATURES], edge[HOG_JOIN_FEATURES + 1], heard[HOG_NUMBERS], out[HOG_OUTPUTS];
     srand(1);
     draw(x, HOG_FEATURES);
     if (!hog_init(&node, x)) return 1;
     for (int turn = 0; turn < 300; turn++) {
         int slot = rand() % (HOG_SLOTS + 2) - 1;
         draw(x, HOG_FEATURES);
-        draw(edge, HOG_EDGE_FEATURES + 1);
+        draw(edge, HOG_JOIN_FEATURES + 1);
         draw(heard, HOG_NUMBERS);
         if (rand() % 3 == 0) hog_join(&node, slot, 1, x, 2, HOG_EDGE_FEATURES ? edge : 0);
         if (rand() % 9 == 0) hog_leave(&node, slot);

@@ -16,7 +16,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
-from hogwild.problems import streamed
+from hogwild.problems import energy
 from hogwild.rules import rule_for
 from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
 from hogwild.solvers import Newton
@@ -164,7 +164,7 @@ def test_compiled_solves_equal_those_on_torch():
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        (hogwild.EnergyGNN, {"heads": 2, "start": "learned"}),
+        (hogwild.EnergyGNN, {"heads": 2}),
         (hogwild.EnergyGNN, {"message": "node", "normalize": True, "replicas": 2}),
         (hogwild.GSDGNN, {}),
         (hogwild.EIGNN, {}),
@@ -194,7 +194,8 @@ def test_problems_whose_pieces_are_not_known_are_refused():
 
 def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
     """The pieces of a large energy are those of the same energy in memory."""
-    monkeypatch.setattr(streamed, "LARGE", {"cpu": 0})
+    monkeypatch.setattr(energy, "LARGE", {"cpu": 0})
+    monkeypatch.setattr(energy, "BLOCK_EDGES", 5)
     torch.manual_seed(0)
     graph = random_graph([9], seed=1)
     conv = hogwild.EnergyConv(3, solver=Newton(linear="cg")).to(**DOUBLE)
@@ -202,8 +203,8 @@ def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
     with torch.no_grad():
         problem = conv.problem(inputs).detach()
         answer = conv.embed(inputs).value.mT
-    assert isinstance(problem, streamed.StreamedEnergy)
-    assert problem.described == (3, 0)
+    assert len(problem.blocks) > 1
+    assert problem.numbers_per_node_and_edge == (3, 0)
     done = simulated(problem, None, ticks=40)
     torch.testing.assert_close(done.h[0], answer, rtol=0, atol=1e-6)
 

@@ -13,11 +13,11 @@ number; neighbours accept any *different* one, because a robot's clock may start
 
 *Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
 not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
-and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last words of a silent
+and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last packet of a silent
 neighbour should stay, the lease is long.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
-far as word has come:
+far as news has come:
 
 .. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
 
@@ -27,9 +27,9 @@ data for half of ``settle_after`` the agent knows no calm: :math:`c_j + a_j` is 
 :math:`c_i` as long as a neighbour that takes part has not confirmed the agent's features and
 degree. Clocks differ: an age is measured against the least transit time
 seen on that link, so that calm is rather underestimated. The packet to j leaves out what came from
-j: old word that returned to its origin would lose the transit times of the way there and back, and
+j: old news that returned to its origin would lose the transit times of the way there and back, and
 calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
-*settled* when it has been calm for longer than word takes to cross the graph (``settle_after``).
+*settled* when it has been calm for longer than news takes to cross the graph (``settle_after``).
 
 *Threads.* :meth:`Agent.read` and :meth:`Agent.set_features` never wait, and
 :meth:`Agent.set_neighbours` waits for the end of a turn. All three may be called from any thread
@@ -50,22 +50,12 @@ from functools import partial
 
 import numpy as np
 
+from hogwild_node import packets
 from hogwild_node.balls import Balls
 from hogwild_node.errors import SetupError
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import (
-    DATA,
-    HALF,
-    HELLO,
-    PRECISIONS,
-    WORD,
-    BadPacket,
-    Edge,
-    Header,
-    Link,
-    behind,
-)
+from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Edge, Header, Link, behind
 from hogwild_node.registers import Reading, Registers, State, Work
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
@@ -76,7 +66,7 @@ REFRESH = 5.0
 """Seconds after which all neighbours are told the same content anew, so that a wrong one does not
 stay."""
 LOOK = 0.1
-"""Most seconds until an agent that waits for its next turn notices that it shall stop."""
+"""Most seconds until an agent that waits for its next turn notices that it must stop."""
 
 
 def _name(given: object) -> str:
@@ -115,7 +105,7 @@ class Agent:
         lease: Seconds of silence after which a neighbour counts as gone.
         tolerance: The residual up to which the agent counts as settled; by default the model's
             (:func:`hogwild.models.export.tolerances`).
-        settle_after: Seconds of calm after which the agent says that it is settled: more than word
+        settle_after: Seconds of calm after which the agent says that it is settled: more than news
             takes to cross the graph, and more than ten turns or so: from a neighbour that has sent
             no data for half of this time no calm is known.
         nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
@@ -141,8 +131,10 @@ class Agent:
         h: Array | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise SetupError(f"precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
+        if precision not in packets.PRECISIONS:
+            raise SetupError(
+                f"precision={precision!r}; expected one of {', '.join(packets.PRECISIONS)}"
+            )
         if not lease > 0 or not settle_after > 0:
             raise SetupError(
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
@@ -330,7 +322,7 @@ class Agent:
         }
 
     def _breathe(self) -> None:
-        """In the midst of a long update: neighbours shall not take the agent for gone."""
+        """A keep-alive during a long update."""
         now = self.clock()
         if now - self.now > self.lease / 4:
             self.now = self.unsettled = now

@@ -118,7 +118,7 @@ class Balls(Work):
         self._warm: dict[str, Array] = {}
         self._spoken: Array | None = None
         self.forwards = True
-        alone = model.pose(features, [])
+        alone = model.build(features, [])
         self.h = model.start(alone) if h is None else h
 
     # -- words -------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Balls(Work):
                 start[0, :, i] = self.flood.words[EMBEDDING, name].content
             elif name in self._warm:
                 start[0, :, i] = self._warm[name]
-        local = self.model.posed(part)
+        local = self.model.build_part(part)
         assert isinstance(local, LocalEnergy | LocalMap)  # of the models with this rule
         return Piece(local, star, src, free), start
 

@@ -71,7 +71,7 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
 
 
 def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
-    """The same links, with the losses and delays that a trial asks for."""
+    """The same links, with the losses and delays of a trial, if there are any."""
     (loss,) = numbers([found.get("loss", 0.0)], "loss")
     delay = interval(found.get("delay", "0"))
     if not 0.0 <= loss < 1.0:
@@ -90,7 +90,7 @@ def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
 
 
 def ros2_of(found: dict[str, Any]) -> StatusPublisher | None:
-    """The publisher of the agent's status to ROS 2, where it is asked for."""
+    """The publisher of the agent's status to ROS 2, if it is wanted."""
     if "ros2" not in found:
         more = [key for key in ("ros2_domain", "ros2_topic", "ros2_every") if key in found]
         if more:
@@ -252,7 +252,7 @@ def _explain(agent: Agent, stop: list[int]) -> None:
 def _silence(agent: Agent, link: Link) -> str:
     """What is known of a neighbour that is silent, where the transport knows no reason."""
     if math.isinf(link.last):
-        return "no word from it, or none of this model and rule"
+        return "no packet from it, or none of this model and rule"
     return f"nothing from it for {agent.clock() - link.last:.0f} s"
 
 

@@ -1,10 +1,10 @@
 r"""A trained model as one node holds it: parameters, and what they make of the node's features.
 
 A node knows its own features, and of each neighbour the features and the degree (they come in the
-neighbour's hello), the features and the weight of the edge between them. From these a model *poses*
-what the node computes: a local energy, a row of a map, or layers
-(:meth:`NodeModel.pose`, over the star of one node). A node that has heard of others, too, poses
-the same for all of them at once (:meth:`NodeModel.posed`).
+neighbour's hello), the features and the weight of the edge between them. From these a model builds
+what the node computes: a local energy, a row of a map, or layers (:meth:`NodeModel.build`, over the
+star of one node). A node that has heard of others, too, builds the same for all of them at once
+(:meth:`NodeModel.build_part`).
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ class NodeModel(ABC):
         """The residual up to which a node counts as settled, with packets of this precision."""
         return float((LEAST | self.config.get("tolerance", {}))[precision])
 
-    def pose(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
+    def build(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
         """What a node with features ``x`` [q] and these neighbours computes by this rule."""
         both = self.sees_both_sides(rule)
-        return self.posed(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
+        return self.build_part(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
 
     def sees_both_sides(self, rule: str) -> bool:
         """Whether nodes compute both sides of their edges by this rule."""
@@ -169,7 +169,7 @@ class NodeModel(ABC):
         return self.pairwise and found is not None and found.both_sides
 
     @abstractmethod
-    def posed(self, part: Part) -> Local:
+    def build_part(self, part: Part) -> Local:
         """What these nodes compute."""
 
     def start(self, local: Local) -> Array:
@@ -278,10 +278,6 @@ class _Optimisation(NodeModel):
     couples = 2
 
 
-GUESS = "conv.guess.weight.0"
-"""A tensor of energies whose nodes start at a guess from their features."""
-
-
 class EnergyModel(_Optimisation):
     """The energy GNN."""
 
@@ -313,7 +309,7 @@ class EnergyModel(_Optimisation):
             tuple(monotone), self.act, self.config["gate"],
         )  # fmt: skip
 
-    def posed(self, part: Part) -> Energy:
+    def build_part(self, part: Part) -> Energy:
         own, there = self._nodes(part.own), Slot(self._nodes(part.near), part.senders)
         edges, star = self._edges(part), part.star
         slots = [there]
@@ -327,12 +323,7 @@ class EnergyModel(_Optimisation):
             weight, loop_weight, self.heads or 1, self.config["concat"],
             self.config["message"] == "edge",
         )  # fmt: skip
-        begin = self._encode(own, "conv.guess") if GUESS in self.tensors else None
-        return Energy(filled, float(self.config["beta"]), begin)
-
-    def start(self, local: Local) -> Array:
-        assert isinstance(local, Energy)
-        return super().start(local) if local.begin is None else 1.0 * local.begin
+        return Energy(filled, float(self.config["beta"]))
 
     def _weigh(
         self, own: Array, there: Slot, edges: Array | None, part: Part
@@ -360,7 +351,7 @@ class DenoisingModel(_Optimisation):
         super().__init__(file)
         self.convexity = 2.0 * float(self.config["gamma"])
 
-    def posed(self, part: Part) -> GSD:
+    def build_part(self, part: Part) -> GSD:
         target, gamma = self._encode(self._nodes(part.own)), self.config["gamma"]
         root, there = part.degree**-0.5, part.there**-0.5
         return GSD(target, root, there, part.weight, gamma, self.config["beta"])
@@ -379,7 +370,7 @@ class SoftModel(_Optimisation):
         names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
         self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 
-    def posed(self, part: Part) -> Soft:
+    def build_part(self, part: Part) -> Soft:
         raw = self._nodes(part.own)
         own = soft.knowing(self._normalised("conv", raw), part.degree)
         heard = self._nodes(part.near)
@@ -412,7 +403,7 @@ class ContractionModel(NodeModel):
 
     rules = (*_fitting(LocalMap), "balls")
 
-    def posed(self, part: Part) -> Contraction:
+    def build_part(self, part: Part) -> Contraction:
         edge, loop = part.renormalised()
         bias = self._encode(self._nodes(part.own))
         act, slope, _ = NONEXPANSIVE[self.config["act"]]
@@ -427,7 +418,7 @@ class GCNModel(NodeModel):
 
     rules = _fitting(GCN)
 
-    def posed(self, part: Part) -> GCN:
+    def build_part(self, part: Part) -> GCN:
         edge, loop = part.renormalised()
         encoded = self._encode(self._nodes(part.own))
         layers, k = [], self.channels

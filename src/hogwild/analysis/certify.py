@@ -28,9 +28,9 @@ from hogwild.errors import AsynchronyError, ConfigError, is_number
 from hogwild.executors.simulate import Case
 from hogwild.executors.simulation import Settings
 from hogwild.models.base import Conv, Kind
-from hogwild.models.mode import evaluating, uncompiled
 from hogwild.models.program import LayeredProblem
 from hogwild.models.stack import StackProblem
+from hogwild.models.validation import evaluating, uncompiled
 from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Problem

@@ -32,7 +32,7 @@ from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.spectrum import matrices
 from hogwild.models.base import Conv
-from hogwild.models.mode import evaluating, uncompiled
+from hogwild.models.validation import evaluating, uncompiled
 from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective

@@ -29,8 +29,8 @@ from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.mode import evaluating
 from hogwild.models.stack import StackProblem
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.nn.norm import BatchNorm
 from hogwild.rules import RULES, AnyProblem, about, choose

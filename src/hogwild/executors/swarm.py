@@ -36,7 +36,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.keys import make_keys
 from hogwild.models.base import Model
 from hogwild.models.export import export
-from hogwild.models.mode import evaluating
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model
 from hogwild.problems.base import Problem
 from hogwild.rules import about, check_radius, choose

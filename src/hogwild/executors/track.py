@@ -27,7 +27,7 @@ from hogwild.executors.track_result import Track
 from hogwild.graph.inputs import Inputs
 from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
-from hogwild.models.mode import evaluating
+from hogwild.models.validation import evaluating
 from hogwild.models.warm import Stream
 from hogwild.models.wrapped import runnable
 from hogwild.problems.base import FixedPoint, Objective, Problem

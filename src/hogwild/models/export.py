@@ -19,9 +19,9 @@ from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.layered import Layers, activation, layers_of
-from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.stars import normalises
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
@@ -149,11 +149,6 @@ def _known(act: Any, known: Mapping[str, Any]) -> str:
 
 @facts.register
 def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if conv.rounds > 1:
-        raise AsynchronyError(
-            f"rounds={conv.rounds}: the energy of a node reaches {conv.rounds} hops, and a node "
-            f"hears one; expected rounds=1"
-        )
     net = conv.update_nets[0]
     assert isinstance(net, PICNN)  # all networks have one activation and one kind of gate
     act = _known(net.act, ACTIVATIONS)

@@ -11,15 +11,13 @@ from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, FeatureError, require_positive, require_widths
 from hogwild.graph.inputs import Inputs, graphs_of
-from hogwild.linalg.recording import unreadable
-from hogwild.linalg.solution import Solution
+from hogwild.linalg.solution import Solution, unreadable
 from hogwild.models.base import AnyProblem, Conv, Kind, Model, keywords, refuse_unknown
 from hogwild.models.features import Features
 from hogwild.models.implicit import ImplicitConv
-from hogwild.models.mode import opaque
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
-from hogwild.models.validation import check_inputs, first_parameter, require_finite, widened
+from hogwild.models.validation import check_inputs, first_parameter, opaque, require_finite, widened
 
 
 class ConvGNN(Model):

@@ -32,10 +32,9 @@ from hogwild.models.program import (
     named,
 )
 
-_DRAWS = 3
-"""Permutations of the features on which a model is tested; the first is the identity."""
-_LARGE = 64
-"""Graphs with so many nodes get one permutation less."""
+_SAMPLES, _DRAWS = 64, 3
+"""Nodes on which a chain is tested, and permutations of the features on which any model is tested;
+the first is the identity. Chains on large graphs get fewer."""
 _EXPECTED = (
     "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
     "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
@@ -86,14 +85,14 @@ class _Trial:
         graph, random = self.graph, torch.Generator().manual_seed(0)
         n, device = graph.num_nodes, graph.src.device
         half = torch.randperm(n, generator=random)[: max(n // 2, 1)].to(device)
-        draws = [(self.fields, self.recorded)]
-        for _ in range(1, _DRAWS if n < _LARGE else 2):
+        draws, chain = [(self.fields, self.recorded)], self.program.layer is not None
+        for _ in range(1, min(-(-_SAMPLES // n), _DRAWS) if chain else _DRAWS):
             order = torch.argsort(
                 torch.rand(n, generator=random).to(device) + self.fields.nodes["batch"]
             )
             dealt = self.fields.changed(lambda _, x, order=order: x[order])  # type: ignore[misc]
             draws.append((dealt, Recorded.of(self.program, dealt)))
-        if self.program.layer is None:  # nothing lies between the levels of a chain
+        if not chain:  # nothing lies between the levels of a chain
             self._try_rows(draws[1:], random)
         self._try_stars((graph.everyone, graph.star(half)), draws)
 

@@ -26,10 +26,9 @@ from hogwild.models.base import Kind, Model
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.mode import uncompiled
 from hogwild.models.program import Differs, Fields, LayeredProblem, Program, Recorded
 from hogwild.models.trial import layered
-from hogwild.models.validation import require_finite
+from hogwild.models.validation import require_finite, uncompiled
 
 Head = Callable[[Any, Tensor], Tensor]
 """A function of the forward's output and the graph of each node [N] that returns predictions."""

@@ -42,18 +42,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hogwild.engines.chunks import ChunkedEnergyKernel
-from hogwild.engines.energy import EnergyKernel
-from hogwild.engines.posing import Tensors
+from hogwild.engines import engine_for
+from hogwild.engines.cpu import CpuEngine
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.solution import Solution
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.problems.pinned import pinned
 from hogwild.rules.base import SOLVE, About
 from hogwild.rules.tables import Surroundings, Tables, surroundings, widest_reach
 from hogwild.solvers.anderson import Picard
-from hogwild.solvers.loop import Solver, solve
+from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.semismooth import SemismoothNewton
 from hogwild_node.balls import LARGEST
@@ -130,7 +127,9 @@ class BallsRule(Rule):
         self.radius = graph.num_nodes if radius is None else radius
         self.around: Surroundings = surroundings(graph, self.radius + self.couples)
         self.solver = HeldSolver(problem)
-        self.tables = Tables(graph, self.around, problem.described, self.channels, self.bounded)
+        self.tables = Tables(
+            graph, self.around, problem.numbers_per_node_and_edge, self.channels, self.bounded
+        )
         self.counters, self.letter = self.tables.counters, self.tables.letter
         self.counted = self.letter
         # Nobody is farther than the radius: no one has this node in the rim.
@@ -261,7 +260,7 @@ class BallsRule(Rule):
         return piece, (which, slot), local[0]
 
 
-NEAR = Newton(atol=0.0, rtol=1e-6, max_iter=0, linear="cg")
+NEAR = Newton(atol=0.0, rtol=1e-6, max_iter=0)
 """Makes no iteration, and says whether a gradient is small beside its terms. Where odd features
 make terms large, rounding may keep a solve from its tolerance."""
 
@@ -284,7 +283,7 @@ class Piece:
 
 
 class HeldSolver:
-    """Solves pieces of one problem, in compiled code where the problem has some.
+    """Solves pieces of one problem, by the engine that is fastest for it.
 
     Args:
         problem: The whole problem, without gradients.
@@ -292,46 +291,24 @@ class HeldSolver:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        # Balls change from turn to turn: a factorisation would have to be planned every time.
+        # Balls change from turn to turn: a factorisation on torch would be planned every time.
         self.solver: Solver = SemismoothNewton(linear="cg")
         if isinstance(problem, Objective):
-            self.solver = Newton(linear="cg")
+            fast = isinstance(engine_for(problem, Newton()), CpuEngine)
+            self.solver = Newton() if fast else Newton(linear="cg")
         elif isinstance(problem, FixedPoint) and problem.monotone:
             self.solver = Picard(max_iter=10_000)  # maxima have no use for differences
-        kernel = problem.kernel()
-        on_cpu = type(kernel) in (EnergyKernel, ChunkedEnergyKernel)
-        self.kernel = kernel if on_cpu and isinstance(kernel, EnergyKernel) else None
-        if self.kernel is not None:
-            self.tensors = self.kernel.plain()
 
     def solve(self, piece: Piece, h: Tensor) -> tuple[Tensor, Tensor]:
         """The embeddings [R, k, n] after a solve from ``h``, and which graphs of the piece have
         arrived, [G]; the embeddings of the others are of no use."""
-        found = self._solved(piece, h, self.solver)
+        part = self.problem.gathered(piece.graph, piece.nodes, piece.edges)
+        engine = engine_for(part, self.solver).holding(~piece.free)
+        found = engine.solve(h)
         good = found.converged
         if isinstance(self.problem, Objective) and not bool(good.all()):
-            good = good | self._solved(piece, found.value, NEAR).converged
+            good = good | engine.solve(found.value, NEAR).converged
         return found.value, good.all(0)
-
-    def _solved(self, piece: Piece, h: Tensor, solver: Solver) -> Solution:
-        if self.kernel is None:
-            part = self.problem.gathered(piece.graph, piece.nodes, piece.edges)
-            return solve(pinned(part, piece.free, h), solver, h)
-        t = self.tensors
-        posed = Tensors(
-            t.parameters, _some(t.nodes, piece.nodes), _maybe(t.edges, piece.edges),
-            _maybe(t.weight, piece.edges), _maybe(t.loop_weight, piece.nodes),
-        )  # fmt: skip
-        kernel = EnergyKernel(self.kernel.native, piece.graph, self.kernel.design, posed)
-        return solver.run(kernel.holding(~piece.free), h)
-
-
-def _some(x: Tensor, index: Tensor) -> Tensor:
-    return x.index_select(-1, index)
-
-
-def _maybe(x: Tensor | None, index: Tensor) -> Tensor | None:
-    return None if x is None else _some(x, index)
 
 
 def balls_rule(problem: Problem, *, radius: int | None = None) -> BallsRule:

@@ -61,11 +61,6 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             f"SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run "
             f"this model with hogwild-agent"
         )
-    if node_models.GUESS in model.tensors:
-        raise ModelFileError(
-            "nodes of this model start at a learned guess (start='learned'), which a node in C "
-            "does not compute; expected start='zero', or run the model with hogwild-agent"
-        )
     rule = "gradient" if "gradient" in model.rules else "fixed-point"
     written, name = WRITERS[kind](model, dtype), rule.replace("-", "_")
     letter = node_rules[rule].curves and not model.sees_both_sides(rule)

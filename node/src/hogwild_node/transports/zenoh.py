@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KINDS = {"hello": 1, "data": 32}
 """Kinds of packets, and how many of each an agent keeps until its next turn."""
 STATUS_PERIOD = 0.2
-"""Seconds between two words to those who watch."""
+"""Seconds between two status lines to those who watch."""
 WATCHED = "hogwild/*/status/*"
 PROTOCOLS = ("tcp", "udp", "tls", "quic")
 
@@ -170,7 +170,7 @@ class ZenohTransport(Transport):
                 f"controller with a name of its own"
             )
         if self.controller is not None:
-            # Whoever watches asks for all agents at once, and gets what this one says of itself.
+            # Who watches subscribes to all agents at once, and gets what this one says of itself.
             allowed[self.controller] = [f"{prefix}/control/{mine}"], [WATCHED]
         # A subscription travels against its messages: who hears a key declares so to the sender.
         rules = {

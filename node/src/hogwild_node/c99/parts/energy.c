@@ -78,11 +78,6 @@ static void hog_pose(hog_node *node)
     }
 }
 
-static void hog_start(hog_node *node)
-{
-    hog_zero(node->h, HOG_CHANNELS);
-}
-
 /* The gradients and curvature blocks of the local energy, for the node and for each neighbour. */
 static void hog_refresh(hog_node *node)
 {
