@@ -275,22 +275,6 @@ def test_sweep_is_robustness_at_every_setting(printed):
     assert code == 3
 
 
-def test_other_rules_beside(printed, text):
-    grid = ("--staggers", "1,5", "--delays", "0", *RUN)
-    code, found = printed("sweep", *grid, "--compare", "gradient")
-    assert code == 0
-    assert [(row["stagger"], row["rule"]) for row in found["compared"]] == [
-        (s, rule) for s in (1, 5) for rule in ("messages", "gradient")
-    ]
-    alone = printed("sweep", *grid, "--rule", "gradient")[1]
-    assert "compared" not in alone
-    wanted = [row["deadline"] for row in alone["settings"]]
-    assert [row["updates"] for row in found["compared"][1::2]] == wanted
-    said = text(0, "sweep", *grid, "--compare", "all")
-    assert "until within 5 % of the synchronous error, by rule:" in said
-    assert "balls" in said
-
-
 # -- certify ---------------------------------------------------------------------------------------
 
 
