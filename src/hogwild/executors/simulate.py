@@ -33,7 +33,7 @@ from hogwild.models.stack import StackProblem
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.nn.norm import BatchNorm
-from hogwild.rules import RULES, AnyProblem, about, choose
+from hogwild.rules import AnyProblem, choose, fitting
 
 ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
 """What a trace says about the settings that it was drawn with, beside their impairments."""
@@ -333,12 +333,10 @@ def asynchronous_embed(
             "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
         )
     layered = isinstance(model, LayeredGNN)
-    if layered and (updates is not None or settings.rule not in ("auto", "overwriting")):
+    if layered and updates is not None:
         raise ConfigError(
-            f"updates={updates!r} and rule={settings.rule!r} were given for a model with layers, "
-            f"which ends after its last layer and is trained under rule='overwriting'; expected "
-            f"neither. Nodes that cache, wait or resend end at model(...): train the model in step "
-            f"for them"
+            f"updates={updates!r} was given for a model that ends after its last layer; expected "
+            f"none"
         )
     if not layered and updates is None:
         raise ConfigError(
@@ -358,10 +356,14 @@ def asynchronous_embed(
             "the model is a stack of several layers, and gradients go through one; expected "
             "num_layers=1"
         )
-    name = "overwriting" if layered else choose(problem, settings.rule, settings.step)
-    if torch.is_grad_enabled() and not (layered or about(name).differentiable):
-        known = [name for name, rule in RULES.items() if rule.differentiable]
-        raise ConfigError(f"rule={name!r} has no gradients; expected one of {', '.join(known)}")
+    known = [name for name, rule in fitting(problem).items() if rule.differentiable]
+    wanted = known[0] if layered and settings.rule == "auto" else settings.rule
+    name = choose(problem, wanted, settings.step)
+    if name not in known and (layered or torch.is_grad_enabled()):
+        raise ConfigError(
+            f"rule={name!r} has no gradients; expected one of {', '.join(known)}. Nodes that cache "
+            f"or resend end at model(...): train a model with layers in step for them"
+        )
     rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
     simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
     while not simulation.finished and simulation.time < ticks:
