@@ -42,7 +42,7 @@ SIMULATE, TRACK, ROBUSTNESS, SWEEP = (
     "analysis/robustness.py:robustness", "analysis/sweep.py:sweep",
 )  # fmt: skip
 RULES = (
-    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting", "waiting",
+    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting",
     "resending",
 )  # fmt: skip
 METRICS = (
@@ -132,7 +132,6 @@ class Ruled(Trained):
         given = self.as_dict()
         given["impairments"] = tuple(map(impairment, self.impair))
         given["progress"] = not (self.json or given.get("quiet"))
-        given["compare"] = "all" if given.get("compare") == ("all",) else given.get("compare")
         names = {name for function in functions for name in signature(function).parameters}
         return {name: value for name, value in given.items() if name in names}
 
@@ -167,16 +166,6 @@ class Schedules(Verb):
     tol: float | None = taken(SIMULATE, "tol", RUNS)
     quiet: bool = option(False, "no progress bar")
     metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compared(Verb):
-    """Other rules beside."""
-
-    compare: tuple[str, ...] = option(
-        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
-        metavar="RULE,…",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +240,7 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
+class Robustness(Recorded, Schedules, Timing, Graphs):
     """Measure what asynchrony costs a trained model: its predictions under random schedules.
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
@@ -267,6 +256,10 @@ class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
       hogwild robustness runs/chains --impair crashes=0.1,downtime=20 --impair reordering
     """
 
+    compare: tuple[str, ...] = option(
+        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
+        metavar="RULE,…",
+    )  # fmt: skip
     plot: str | None = picture(
         "draw performance, predictions and error by deadline of all schedules to this file"
     )
@@ -295,20 +288,19 @@ class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Compared, Schedules, Graphs):
+class Sweep(Schedules, Graphs):
     """Measure what asynchrony costs a trained model, over many settings at once.
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
     predictions move, the share of runs that arrived, the price, the light cone, and what it costs
-    to be within 5 % of the synchronous error. --compare runs other rules under the same
-    schedules. Exit code 3: some runs did not end at the synchronous answer.
+    to be within 5 % of the synchronous error. Exit code 3: some runs did not end at the
+    synchronous answer.
 
     Examples:
       hogwild sweep runs/chains
       hogwild sweep runs/chains --staggers 1,5 --delays 0,2 --losses 0,0.3 --json
       hogwild sweep runs/chains --latencies 0,5,20
       hogwild sweep runs/chains --rule gradient --plot map.png --value converged
-      hogwild sweep runs/chains --losses 0,0.3 --compare gradient
     """
 
     staggers: tuple[int, ...] = taken(SWEEP, "staggers", TIMING, keyword="stagger")
@@ -337,8 +329,6 @@ class Sweep(Compared, Schedules, Graphs):
             "settings": seen.rows(),
             "advice": seen.advice,
         }
-        if self.compare:
-            data["compared"] = seen.compared()
         good = all(bool(one.run.converged.all()) for one in seen.results.values())
         return self.outcome(found, seen, data, good, value=self.value)
 

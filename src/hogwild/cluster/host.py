@@ -92,7 +92,6 @@ class Host:
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
-        self._problem: Problem | None = None
         if isinstance(plan.graph, Inputs):
             none = torch.empty(0, dtype=torch.long)
             n = plan.graph.num_nodes
@@ -108,33 +107,25 @@ class Host:
 
     # -- the forward pass --------------------------------------------------------------------------
 
-    @property
-    def problem(self) -> Problem:
-        """The problem on the local nodes, detached from autograd."""
-        if self._problem is None:
-            with torch.no_grad():
-                self._problem = self._built().detach()
-        return self._problem
-
     def _built(self) -> Problem:
         """The problem on the local nodes, as the model builds it."""
         found = self.model.problem(self.inputs)
         assert isinstance(found, Problem)
         return found
 
+    @torch.no_grad()
     def start(self, fresh: bool = False) -> None:
-        """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
+        """Make the worker of the forward pass. ``fresh``: from zero, without its checkpoint."""
         folder = self.plan.checkpoints
         path = None if folder is None else folder / f"part-{self.number:05d}.npz"
-        if fresh and path is not None:
-            path.unlink(missing_ok=True)
+        if fresh:
+            self.h = None
+            if path is not None:
+                path.unlink(missing_ok=True)
+        self.problem = self._built().detach()
         engine = engine_for(self.problem, self.conv.solver)
         work = Work(self.part, self.plan.tol, self.h, engine=engine)
         self.worker = Worker(self.number, work, path)
-
-    def forget(self) -> None:
-        """Forget the embeddings, so that the next start is from zero."""
-        self.h, self.dual, self.worker = None, None, None
 
     def reads(self) -> list[int]:
         """The parts that this part reads."""
@@ -191,7 +182,7 @@ class Host:
         self.model.load_state_dict(parameters)
         if self.worker is not None:
             self.h = self.worker.work.h
-        self._problem, self.worker = None, None
+        self.worker = None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""

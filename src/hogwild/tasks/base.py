@@ -119,6 +119,8 @@ class Task:
     graphs: list[Data]
     fixed: Split | None = None
     """The only split, where one was published or folds make no sense."""
+    moments: int = 1
+    """Graphs in a sequence; every fold holds whole sequences, which follow one another."""
     strata: Tensor | None = None
     """[G] classes that every fold holds in equal shares; ``None``: folds ignore classes."""
 
@@ -146,14 +148,16 @@ class Task:
                     f"which has one fixed split; expected neither"
                 )
             return [self.fixed]
-        return cross_validation(
-            len(self.graphs),
-            10 if folds is None else folds,
-            seed,
-            self.strata,
-            validation=validation,
-            name=self.name,
-        )
+        count, here = len(self.graphs) // self.moments, torch.arange(self.moments)
+        found = cross_validation(
+            count, 10 if folds is None else folds, seed, self.strata,
+            validation=validation, name=self.name,
+        )  # fmt: skip
+        parts = ((split.train, split.val, split.test) for split in found)
+        return [
+            Split(*((self.moments * part[:, None] + here).flatten() for part in each))
+            for each in parts
+        ]
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
         """The loss that training minimises.
