@@ -350,15 +350,9 @@ class Task {
     HOG_SIZE(D, s().ends() * s().k())
     HOG_SIZE(U, s().merged() + s().k())
 
-#if HOG_GPU
     HOG_METHOD const double* head(int hd) const { return at_.parameters + hd * s().message().parameters(); }
-    HOG_METHOD const double* loop() const { return at_.parameters + H() * s().message().parameters(); }
+    HOG_METHOD const double* loop() const { return head(H()); }
     HOG_METHOD const double* update() const { return loop() + s().loop().parameters(); }
-#else
-    Weights<double> head(int hd) const { return s().head(at_.parameters, at_.columns, hd); }
-    Weights<double> loop() const { return s().head(at_.parameters, at_.columns, H()); }
-    Weights<double> update() const { return s().after_loop(loop()); }
-#endif
 
     /// Hand out memory from `from` on: what `vectors` counts.
     HOG_METHOD void lay(V* from) {
