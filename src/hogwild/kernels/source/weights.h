@@ -90,61 +90,21 @@ HOG_FN void each_column(const T* W, int rows, int cols, const P* c, const Out& o
 }
 #endif
 
-#if HOG_GPU
 /// o = F u + c with F [rows, cols].
 template <class P>
 HOG_FN void affine(const double* F, const double* c, int rows, int cols, const P* u, P* o) {
-    HOG_EACH(i, rows) {
-        P x = c[i];
-        HOG_EACH(j, cols) x += F[i * cols + j] * u[j];
-        o[i] = x;
-    }
+    HOG_EACH(i, rows) o[i] = wide(c[i]);
+    add_rows(F, rows, cols, [&](int j) { return u[j]; }, o);
 }
 /// ub = F' ob, and ob u' is added to fb.
 template <class P, class Sum>
 HOG_FN void affine_reverse(const double* F, int rows, int cols, const P* u, const P* ob, P* ub, Sum fb) {
     HOG_EACH(j, cols) ub[j] = P{};
+    each_column(F, rows, cols, ob, [&](int j, const P& x) { ub[j] += x; });
     HOG_EACH(i, rows) {
-        HOG_EACH(j, cols) {
-            fb.add(i * cols + j, ob[i] * u[j]);
-            ub[j] += F[i * cols + j] * ob[i];
-        }
+        const P x = ob[i];
+        HOG_EACH(j, cols) fb.add(i * cols + j, x * u[j]);
     }
 }
-#else
-/// o = F u + c with F [rows, cols].
-template <class P>
-HOG_FN void affine(const double* F, const double* c, int rows, int cols, const P* u, P* o) {
-    for (int i = 0; i < rows; ++i) o[i] = P{} + c[i];
-    in_blocks(cols, [&](auto some, int first) {
-        constexpr int R = some.value;
-        P held[R];
-        for (int r = 0; r < R; ++r) held[r] = u[first + r];
-        for (int i = 0; i < rows; ++i) {
-            P x = o[i];
-            for (int r = 0; r < R; ++r) x += F[i * cols + first + r] * held[r];
-            o[i] = x;
-        }
-    });
-}
-/// ub = F' ob, and ob u' is added to fb.
-template <class P, class Sum>
-HOG_FN void affine_reverse(const double* F, int rows, int cols, const P* u, const P* ob, P* ub, Sum fb) {
-    in_blocks(cols, [&](auto some, int first) {
-        constexpr int R = some.value;
-        P held[R], sum[R] = {};
-        for (int r = 0; r < R; ++r) held[r] = u[first + r];
-        P* sums = fb.to + first;
-        for (int i = 0; i < rows; ++i, sums += cols) {
-            const P x = ob[i];
-            for (int r = 0; r < R; ++r) {
-                sums[r] += x * held[r];
-                sum[r] += F[i * cols + first + r] * x;
-            }
-        }
-        for (int r = 0; r < R; ++r) ub[first + r] = sum[r];
-    });
-}
-#endif
 
 }  // namespace hog
