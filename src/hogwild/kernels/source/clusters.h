@@ -53,7 +53,7 @@ class Clusters : public Steps<S> {
         loops = to.take(2 * k2 + M * K + K), sums = to.take(2 * terms());
         u_ = to.take(M * M), g_ = to.take(2 * M * M), v_ = to.take(2 * M * K);
         lu = to.take(M * M + k2), dx = to.take(k2 + 2 * K), dg = to.take(2 * K + M);
-        gj = to.take(M * K + 4 * k2 + 2 * (2 * K));
+        gj = to.take(M * K + 5 * k2 + 2 * K);
     }
 
     // -- variables ---------------------------------------------------------------------------------
@@ -164,60 +164,34 @@ class Clusters : public Steps<S> {
         HOG_EACH(i, terms()) sums[i] = wide(0.0);
         HOG_EACH(v, variables) {
             const Mask here = has(v);
-            const V *P = precision + v * (2 * K) * (2 * K), *j = ej + v * M * K;
+            const Matrix P{precision + v * 4 * K * K, 2 * K}, j{ej + v * M * K, K};
             V *Y = y + v * K * K, *I = inverse + v * K * K, *n = gn + v * K, *g = gi + v * K;
-            HOG_EACH(i, (2 * K)) {
-                V sum = -linear[v * (2 * K) + i];
-                HOG_EACH(c, K) sum += P[i * (2 * K) + c] * at.near[v * K + c];
-                HOG_EACH(c, K) sum += P[i * (2 * K) + K + c] * at.own[c];
+            HOG_EACH(i, 2 * K) {
+                V sum = -linear[v * 2 * K + i];
+                HOG_EACH(c, K) sum += P(i, c) * at.near[v * K + c];
+                HOG_EACH(c, K) sum += P(i, K + c) * at.own[c];
                 if (i < K) n[i] = et[v * K + i] + sum;
                 else g[i - K] = sum;
             }
             HOG_EACH(i, K) HOG_EACH(c, K) {
-                Y[i * K + c] = ex[(v * K + i) * K + c] + P[(K + i) * (2 * K) + c];
-                const V there = ec[(v * K + i) * K + c] + P[i * (2 * K) + c];
+                Y[i * K + c] = ex[(v * K + i) * K + c] + P(K + i, c);
+                const V there = ec[(v * K + i) * K + c] + P(i, c);
                 lu[i * K + c] = pick(here, there, wide(i == c ? 1.0 : 0.0));
                 I[i * K + c] = wide(i == c ? 1.0 : 0.0);
             }
             eliminate(K, lu, I, K);
             V *jk = gj, *yk = jk + M * K;
-            HOG_EACH(c, M) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(x, K) sum += j[c * K + x] * I[x * K + i];
-                jk[c * K + i] = sum;
-            }
-            HOG_EACH(c, K) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(x, K) sum += Y[c * K + x] * I[x * K + i];
-                yk[c * K + i] = sum;
-            }
+            product(M, K, K, j, {I, K}, jk);
+            product(K, K, K, {Y, K}, {I, K}, yk);
             V *W = tw + v * M * M, *Vv = tv + v * M * K, *T = tt + v * K * K, *w_ = tg + v * M,
               *sg = ts + v * K;
-            HOG_EACH(c, M) {
-                V sum = wide(0.0);
-                HOG_EACH(e, M) {
-                    V x = wide(0.0);
-                    HOG_EACH(i, K) x += jk[c * K + i] * j[e * K + i];
-                    W[c * M + e] = x;
-                }
-                HOG_EACH(e, K) {
-                    V x = wide(0.0);
-                    HOG_EACH(i, K) x += jk[c * K + i] * Y[e * K + i];
-                    Vv[c * K + e] = x;
-                }
-                HOG_EACH(i, K) sum += jk[c * K + i] * n[i];
-                w_[c] = sum;
-            }
-            HOG_EACH(c, K) {
-                V sum = wide(0.0);
-                HOG_EACH(e, K) {
-                    V x = wide(0.0);
-                    HOG_EACH(i, K) x += yk[c * K + i] * Y[e * K + i];
-                    T[c * K + e] = x - P[(K + c) * (2 * K) + K + e];
-                }
-                HOG_EACH(i, K) sum += yk[c * K + i] * n[i];
-                sg[c] = sum - g[c];
-            }
+            product(M, K, M, {jk, K}, j.turned(), W);
+            product(M, K, K, {jk, K}, Matrix{Y, K}.turned(), Vv);
+            product(K, K, K, {yk, K}, Matrix{Y, K}.turned(), T);
+            HOG_EACH(c, K) HOG_EACH(e, K) T[c * K + e] -= P(K + c, K + e);
+            product(M, K, 1, {jk, K}, {n, 1}, w_);
+            product(K, K, 1, {yk, K}, {n, 1}, sg);
+            HOG_EACH(c, K) sg[c] -= g[c];
             V* to = sums;
             auto add = [&](const V* from, int fields) {
                 HOG_EACH(i, fields) to[i] += from[i];
@@ -232,31 +206,16 @@ class Clusters : public Steps<S> {
     void condense(const V* total) {
         const V *W = total, *Vs = W + M * M, *T = Vs + M * K, *w_ = T + K * K, *sg = w_ + M;
         HOG_EACH(i, M * K) v_[i] = f.variable ? Vs[i] - loop_j[i] : Vs[i];
-        V *G = g_, *half = g_ + M * M;
-        HOG_EACH(c, M) HOG_EACH(e, M) {
-            V sum = wide(c == e ? 1.0 : 0.0);
-            HOG_EACH(x, M) sum += model.u[c * M + x] * W[x * M + e];
-            lu[c * M + e] = sum;
-            half[c * M + e] = model.u[c * M + e];
-        }
+        V *G = g_, *half = g_ + M * M, *GV = v_ + M * K;
+        HOG_EACH(i, M * M) lu[i] = wide(i % (M + 1) ? 0.0 : 1.0), half[i] = model.u[i];
+        add_product(M, M, M, {model.u, M}, {W, M}, lu);
         eliminate(M, lu, half, M);
         HOG_EACH(c, M) HOG_EACH(e, M) G[c * M + e] = 0.5 * (half[c * M + e] + half[e * M + c]);
-        V* GV = v_ + M * K;
-        HOG_EACH(c, M) HOG_EACH(i, K) {
-            V sum = wide(0.0);
-            HOG_EACH(e, M) sum += G[c * M + e] * v_[e * K + i];
-            GV[c * K + i] = sum;
-        }
-        HOG_EACH(i, K) {
-            V sum = own[i] - sg[i];
-            HOG_EACH(c, M) sum += GV[c * K + i] * w_[c];
-            dg[i] = sum;
-            HOG_EACH(j, K) {
-                V x = b[i * K + j] - T[i * K + j];
-                HOG_EACH(c, M) x += v_[c * K + i] * GV[c * K + j];
-                dx[i * K + j] = x;
-            }
-        }
+        product(M, M, K, {G, M}, {v_, K}, GV);
+        HOG_EACH(i, K) dg[i] = own[i] - sg[i];
+        add_product(K, M, 1, Matrix{GV, K}.turned(), {w_, 1}, dg);
+        HOG_EACH(i, K * K) dx[i] = b[i] - T[i];
+        add_product(K, M, K, Matrix{v_, K}.turned(), {GV, K}, dx);
     }
 
     /// The displacement to the minimiser of models and messages, and the slope along it.
@@ -267,25 +226,17 @@ class Clusters : public Steps<S> {
         HOG_EACH(i, K) to.own[i] = -dg[i];
         V* tension = dg + K;
         HOG_EACH(c, M) u_[c] = w_[c];
-        HOG_EACH(c, M) HOG_EACH(i, K) u_[c] += v_[c * K + i] * to.own[i];
-        HOG_EACH(c, M) {
-            V sum = wide(0.0);
-            HOG_EACH(e, M) sum -= g_[c * M + e] * u_[e];
-            tension[c] = sum;
-        }
+        add_product(M, K, 1, {v_, K}, {to.own, 1}, u_);
+        product(M, M, 1, {g_, M}, {u_, 1}, tension);
         HOG_EACH(v, variables) {
-            V* pull_ = dx;
+            V *pull_ = dx, *near = to.near + v * K;
             HOG_EACH(i, K) {
                 V sum = gn[v * K + i];
                 HOG_EACH(c, K) sum += y[(v * K + c) * K + i] * to.own[c];
-                HOG_EACH(c, M) sum += ej[(v * M + c) * K + i] * tension[c];
-                pull_[i] = sum;
+                HOG_EACH(c, M) sum -= ej[(v * M + c) * K + i] * tension[c];
+                pull_[i] = -sum;
             }
-            HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(c, K) sum -= inverse[(v * K + i) * K + c] * pull_[c];
-                to.near[v * K + i] = sum;
-            }
+            product(K, K, 1, {inverse + v * K * K, K}, {pull_, 1}, near);
         }
         return slope(to);
     }

@@ -314,7 +314,7 @@ class Messengers : public Clusters<S> {
         gather(z, true);
         reduce(z);
         const int count = width();
-        V *others = sums + terms(), *P = gj + M * K, *at = P + (2 * K) * (2 * K);
+        V *others = sums + terms(), *P = gj + M * K, *at = P + 4 * K * K, *jgj = at + 2 * K;
         HOG_EACH(v, variables) {
             const V* term[] = {tw + v * M * M, tv + v * M * K, tt + v * K * K, tg + v * M, ts + v * K};
             const int fields[] = {M * M, M * K, K * K, M, K};
@@ -324,37 +324,26 @@ class Messengers : public Clusters<S> {
                 ++n;
             }
             condense(others);
-            const V *w_ = others + M * M + M * K + K * K, *j = ej + v * M * K;
-            HOG_EACH(c, M) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(e, M) sum += g_[c * M + e] * j[e * K + i];
-                gj[c * K + i] = sum;
-            }
+            const V *w_ = others + M * M + M * K + K * K, *x = ex + v * K * K, *c_ = ec + v * K * K;
+            const Matrix j{ej + v * M * K, K};
+            product(M, M, K, {g_, M}, j, gj);
+            product(K, M, K, j.turned(), {gj, K}, jgj);
             HOG_EACH(a, K) HOG_EACH(c, K) {
-                P[a * (2 * K) + c] = 0.5 * (dx[a * K + c] + dx[c * K + a]);
-                V cross = ex[(v * K + a) * K + c], there = ec[(v * K + a) * K + c],
-                  back = ec[(v * K + c) * K + a];
-                HOG_EACH(e, M) {
-                    cross -= v_[e * K + a] * gj[e * K + c];
-                    there += j[e * K + a] * gj[e * K + c];
-                    back += j[e * K + c] * gj[e * K + a];
-                }
-                P[a * (2 * K) + K + c] = P[(K + c) * (2 * K) + a] = cross;
-                P[(K + a) * (2 * K) + K + c] = 0.5 * (there + back);
+                V cross = x[a * K + c];
+                HOG_EACH(e, M) cross -= v_[e * K + a] * gj[e * K + c];
+                P[a * 2 * K + c] = 0.5 * (dx[a * K + c] + dx[c * K + a]);
+                P[a * 2 * K + K + c] = P[(K + c) * 2 * K + a] = cross;
+                P[(K + a) * 2 * K + K + c] =
+                    0.5 * (c_[a * K + c] + jgj[a * K + c] + (c_[c * K + a] + jgj[c * K + a]));
             }
             V* to = packed + v * count;
-            n = 0;
-            HOG_EACH(a, (2 * K)) for (int c = a; c < (2 * K); ++c) to[n++] = P[a * (2 * K) + c];
+            HOG_EACH(a, 2 * K) for (int c = a; c < 2 * K; ++c) *to++ = P[a * 2 * K + c];
             HOG_EACH(i, K) {
-                at[i] = z.own[i];
-                at[K + i] = z.near[v * K + i];
+                at[i] = z.own[i], at[K + i] = z.near[v * K + i];
+                to[i] = -dg[i], to[K + i] = -et[v * K + i];
             }
-            HOG_EACH(a, (2 * K)) {
-                V sum = a < K ? -dg[a] : -et[v * K + a - K];
-                if (a >= K) HOG_EACH(e, M) sum += gj[e * K + a - K] * w_[e];
-                HOG_EACH(c, (2 * K)) sum += P[a * (2 * K) + c] * at[c];
-                to[n++] = sum;
-            }
+            add_product(K, M, 1, Matrix{gj, K}.turned(), {w_, 1}, to + K);
+            add_product(2 * K, 2 * K, 1, {P, 2 * K}, {at, 1}, to);
         }
         for (int l = 0; l < lanes; ++l)
             HOG_EACH(p, degree[l]) {

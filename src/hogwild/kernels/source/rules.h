@@ -256,17 +256,9 @@ class Steps : public Stars<S> {
         A::pass(at, views, tape, sums, pad);
         A::quadratic(at, tape, MAJORISED, tape, model);
         HOG_EACH(p, most) {  // the neighbours' blocks C + J' U J
-            const V *j = model.j + p * M * K, *u = model.u;
-            HOG_EACH(c, M) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(e, M) sum += u[c * M + e] * j[e * K + i];
-                pad[c * K + i] = sum;
-            }
-            HOG_EACH(i, K) HOG_EACH(l, K) {
-                V sum = model.c[(p * K + i) * K + l];
-                HOG_EACH(c, M) sum += j[c * K + i] * pad[c * K + l];
-                model.c[(p * K + i) * K + l] = sum;
-            }
+            const Matrix j{model.j + p * M * K, K};
+            product(M, M, K, {model.u, M}, j, pad);
+            add_product(K, M, K, j.turned(), {pad, K}, model.c + p * K * K);
         }
         to_self(K, model.own, model.toward);
         to_self(K * K, model.b, model.c);
