@@ -236,9 +236,6 @@ class Task {
     /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
     HOG_METHOD void pull_back(const double* x, double reach);
 
-    /// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
-    HOG_METHOD void diagonal(double* out);
-
     /// Add what the edges send to their ends, and measure the gradient.
     HOG_METHOD void gather_gradient() {
         residual = scale = 0;

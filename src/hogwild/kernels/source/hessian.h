@@ -102,27 +102,32 @@ class Hessian {
         if (copies) parameters = (T*)(memory + used);
     }
 
-    /// The weight of all messages that a node hears, sends and tells itself: the largest of all nodes
-    /// divided by the mean.
-    double spread() const {
-        const auto& team = t.team;
-        double largest = 0, sum = 0, none = 0;
+    /// The weight of all messages that a node hears, sends and tells itself.
+    double mass(int i) const {
         auto weight = [&](int q) {
             double w = 0;
             for (int hd = 0; hd < H; ++hd)
                 w += std::fabs(t.wt.at((q / LANES * H + hd) * LANES + q % LANES, 0));
             return w / H;
         };
+        double mine = std::fabs(t.lw.at(i, 0));
+        for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) mine += weight(q);
+        for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) mine += weight(t.v.out_edge[o]);
+        return mine;
+    }
+    /// The largest mass of a node, divided by the mean, and the mean.
+    double spread(double& mean) const {
+        const auto& team = t.team;
+        double largest = 0, none = 0;
+        mean = 0;
         HOG_PACKS(i, t.v.n) {
-            double mine = std::fabs(t.lw.at(i, 0));
-            for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) mine += weight(q);
-            for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) mine += weight(t.v.out_edge[o]);
+            const double mine = mass(i) / t.v.n;
             largest = std::fmax(largest, mine);
-            sum += mine;
+            mean += mine;
         }
         team.max(largest, none);
-        team.sum(sum, none);
-        return largest * t.v.n / sum;
+        team.sum(mean, none);
+        return largest * t.v.n / mean;
     }
 
     /// Copy what no iteration changes.

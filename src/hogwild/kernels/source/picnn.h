@@ -334,20 +334,6 @@ HOG_FN void curve(HOG_NET net, const T* W, In q, In s, In bent, In moving, const
         [&](int m, const P&, const P& below) { return below + bent[m] * moving[m]; }, out, pad);
 }
 
-/// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `every`
-/// [hidden, D] gets the Jacobians of the hidden units.
-template <class N, class In>
-HOG_FN void diagonal_of(HOG_NET net, const double* W, In q, In s, In bent, V* every, V* J,
-                        V* diagonal, V* pad) {
-    jacobians(net, W, q, s, every, J, pad);
-    HOG_EACH(m, net.hidden()) {
-        HOG_EACH(j, net.D()) {
-            const V x = every[m * net.D() + j];
-            diagonal[j] += bent[m] * x * x;
-        }
-    }
-}
-
 /// Cotangents of phi = p . Df(y)[t] + r . f(y): of the context into `qb`, of the weights added to
 /// `wb`. Also gives f(y) and Df(y)[t].
 template <class N, class In, class Out, class Sum>
