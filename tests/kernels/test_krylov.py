@@ -51,7 +51,7 @@ def test_random_energies(data, seed, directed):
 @pytest.mark.parametrize("scale", [0.1, 0.2])
 def test_stiff_energies(scale):
     """Larger weights make the Hessian worse conditioned."""
-    conv = layer(scale=scale, hidden_channels=8)
+    conv = layer(2, scale, hidden_channels=8)
     inputs = Inputs(torch.randn(60, 3, **DOUBLE), grid(6, 10))
     assert_alike(conv, inputs, atol=1e-8)
 

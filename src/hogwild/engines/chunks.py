@@ -89,9 +89,8 @@ class ChunkedEnergyKernel(EnergyKernel):
     def name(self) -> str:
         return f"{self.native.instructions}, a graph at a time"
 
-    def _arguments(self, direct: bool) -> tuple[Any, ...]:
-        posed, _alive = self._posed
-        return (*posed, BLOCKS, address(self.held))
+    def _arguments(self, direct: bool) -> Any:
+        return super()._arguments(BLOCKS)
 
     @property
     def direct(self) -> bool:

@@ -7,6 +7,7 @@ rest: every (graph, replica) has its own Newton iteration, line search and stop,
 
 from __future__ import annotations
 
+import ctypes
 import math
 from copy import copy
 from typing import Any
@@ -35,6 +36,16 @@ ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which
 conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
+
+
+class _Posed(ctypes.Structure):
+    """Posed in ``source/batch.h``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int64 if name in ("replicas", "between", "across", "method") else ctypes.c_void_p)
+        for name in ("plan", "sizes", "replicas", "parameters", "nodes", "edges", "weight", "between",
+                     "across", "loop_weight", "method", "held")
+    )  # fmt: skip
 
 
 class Sizes:
@@ -207,10 +218,10 @@ class EnergyKernel:
         """The posed tensors, detached, with the nodes in the order of the graph."""
         return self.tensors.detach()
 
-    def _arguments(self, direct: bool) -> tuple[Any, ...]:
-        """The arguments that pose the problem, and whether Hessians are factorised."""
+    def _arguments(self, direct: bool) -> Any:
+        """What poses the problem, and whether Hessians are factorised."""
         posed, _alive = self._posed
-        return (*posed, int(direct), address(self.held))
+        return ctypes.byref(_Posed(*posed, int(direct), address(self.held)))
 
     def solve(
         self, h0: Tensor | None, atol: float, rtol: float, max_iter: int, max_backtracks: int,
@@ -230,7 +241,7 @@ class EnergyKernel:
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
         self._call(
-            "solve", *self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
+            "solve", self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
             address(into.value), address(into.status), address(into.iterations),
             address(into.residual),
         )  # fmt: skip
@@ -247,7 +258,7 @@ class EnergyKernel:
         h = self._embeddings(h)
         out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
         self._call(
-            "gradient", *self._arguments(False), address(h), torch.get_num_threads(), address(out),
+            "gradient", self._arguments(False), address(h), torch.get_num_threads(), address(out),
             address(scale),
         )  # fmt: skip
         return out, scale
@@ -289,7 +300,7 @@ class EnergyKernel:
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""
         self._call(
-            "adjoint", *self._arguments(self.direct_adjoint), address(h), address(gradient),
+            "adjoint", self._arguments(self.direct_adjoint), address(h), address(gradient),
             self.rtol, torch.get_num_threads(), *(address(x) for x in into.every()),
             address(status),
         )  # fmt: skip

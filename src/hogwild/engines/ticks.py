@@ -61,7 +61,7 @@ class Clock:
         native = library()
         assert native is not None, "a compiled library"
         self._draw, n, e = native.draw, graph.num_nodes, graph.num_edges
-        begin, self._order, _ = by_receiver(graph)
+        begin, self._order = by_receiver(graph)
         # What is drawn for edges lies in the order in which it is read.
         self._view, edge_keys = view[self._order], edge_keys[self._order]
         self._alive = (begin, node_keys, edge_keys, next, self._view)
@@ -100,7 +100,7 @@ class Post:
         arrays: Mapping[str, Tensor],
     ) -> None:  # fmt: skip
         n, e = graph.num_nodes, graph.num_edges
-        _, order, _ = by_receiver(graph)
+        _, order = by_receiver(graph)
         self.oldest = torch.tensor([counts.numel() - 1 for counts in ages])
         self.ages, self.room = [counts.clone() for counts in ages], 0
         given = {**arrays, "oldest_ages": self.oldest, "src": graph.src[order],

@@ -46,9 +46,10 @@ struct Adder {
 
 /// How linear systems are solved: by products with the Hessian, by factorisations, or by products with its
 /// blocks, one large graph at a time (chunks.h).
-enum class Method { PRODUCTS = 0, FACTORS = 1, BLOCKS = 2 };
+enum class Method : int64_t { PRODUCTS = 0, FACTORS = 1, BLOCKS = 2 };
 
 /// What a batch of graphs and replicas poses. Arrays are row-major with the last dimension fastest.
+/// hogwild/engines/energy.py has the same structure.
 struct Posed {
     const Plan* plan;
     const Sizes* sizes;

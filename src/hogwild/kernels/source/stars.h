@@ -31,8 +31,6 @@ struct Filled {
     int64_t replicas, nodes, edges;
     const int64_t* begin;    // [N + 1] where the edges into a node begin, in the order by receiver
     const int64_t* order;    // [E] the edges in that order
-    const int64_t* variable; // [E] the variable of an edge into a node, -1: a self-loop; nullptr: all edges
-                             // into a node have different senders, and none is a self-loop
     const double* weights;   // [R, weights of the H message networks, the self message, the update]
     const double* of_edges;  // [R, E, edge_row]: contexts of all heads, then the weights of the heads
     const double* of_nodes;  // [R, N, node_row]: contexts of self message and update, weight of the former
