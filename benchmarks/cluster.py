@@ -106,10 +106,12 @@ def cell(
     rows = []
     for overlap in overlaps:
         place = Place(folder=folder / overlap, overlap=0 if overlap == "none" else OVERLAP)
-        with prepared(model, data, workers, place) as setup:
-            plan = setup.plan(tol=TOL, checkpoints=True)
-            with Actors(plan, workers) as engine:
-                runs, alone = contest(engine, setup, data, rounds)
+        with (
+            prepared(model, data, workers, place) as setup,
+            setup.executor(TOL, checkpoints=True) as engine,
+        ):
+            assert isinstance(engine, Actors)
+            runs, alone = contest(engine, setup, data, rounds)
         row = {"model": name, "nodes": side * side, "workers": workers, "overlap": overlap}
         rows.append(row | {"one process": statistics.median(alone)} | judged(runs, exact))
     return rows

@@ -30,7 +30,7 @@ from torch_geometric.data import Data
 import hogwild
 from hogwild.asynchrony.scenarios import swarm as moving
 from hogwild.progress import size
-from hogwild.tasks.moving import near
+from hogwild.tasks.synthetic import near
 
 MODELS = {
     "energy": hogwild.EnergyGNN,

@@ -31,8 +31,7 @@ from torch import Tensor
 from torch_geometric.data import Batch
 
 from hogwild import tasks
-from hogwild.tasks.moving import near
-from hogwild.tasks.synthetic import edges
+from hogwild.tasks.synthetic import edges, near
 
 EPSILON = 1e-12
 """Added under the square root of a predicted squared distance: the root has a slope at zero."""

@@ -66,7 +66,7 @@ def measure(
     spent = clock() - begun
     updates = (int(simulation.tally.updates.sum()) - before) * replicas
     return {
-        "rate": updates / spent, "ticks": ticks, "compiled": not isinstance(simulation.kernel, str),
+        "rate": updates / spent, "ticks": ticks, "compiled": simulation.kernel is not None,
     }  # fmt: skip
 
 

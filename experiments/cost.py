@@ -26,8 +26,8 @@ from experiments.experiment import Cell, Experiment, Work
 from experiments.record import Record
 from experiments.tables import ORDER
 from hogwild.tasks.base import Split, Task
-from hogwild.training.batches import predict
-from hogwild.training.log import Log
+from hogwild.training.batches import predict_levels
+from hogwild.training.checkpoint import Log
 from hogwild.training.loop import Loop
 from hogwild.training.registry import Members, device_of, initial
 from hogwild.training.task import resolve
@@ -137,16 +137,16 @@ def begin(work: Work, task: Task, column: str, model: str, trained: bool) -> tup
 
 def batch(loop: Loop) -> Batch:
     """One batch of the protocol's batch size."""
-    count = len(loop.shelf.graphs)
+    count = len(loop.batches.graphs)
     ids = torch.arange(min(loop.config.batch_size or count, count))
-    return loop.shelf.take(ids, keep=True).data
+    return loop.batches.take(ids, keep=True).data
 
 
 @torch.no_grad()
 def infer(loop: Loop) -> None:
     """Predict for one batch, from a cold start."""
     loop.model.eval()
-    predict(loop.model, batch(loop))
+    predict_levels(loop.model, batch(loop))
 
 
 def clock(work: Callable[[], object], device: str) -> float:

@@ -37,7 +37,7 @@ from experiments.record import Record
 from experiments.tables import ORDER
 from hogwild.executors.simulate import simulate
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.spectrum import matrices, spectrum
+from hogwild.linalg.spectrum import extremes, matrices
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
 from hogwild.plots.style import figure
@@ -202,8 +202,7 @@ def conditioning(model: Model, graphs: list[Data]) -> list[float]:
             if not isinstance(problem, Objective):
                 return []
             h = embed(model, data).mT.unsqueeze(0)
-            limits = spectrum(
-                matrices(problem.evaluate(h).hessian()), problem.convexity(), problem.lipschitz()
-            )
-        found.append(limits[0].high / limits[0].low)
+            limits = extremes(matrices(problem.evaluate(h).hessian())[0])
+        low, high = limits or (float(problem.convexity()), float(problem.lipschitz()))
+        found.append(high / low)
     return [max(found)]

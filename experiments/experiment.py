@@ -28,9 +28,8 @@ from hogwild.errors import (
     among,
     require_positive,
 )
-from hogwild.files import write_atomically
+from hogwild.files import plain, write_atomically
 from hogwild.training import Config, Loop, Result, load, train
-from hogwild.training.log import plain
 from hogwild.training.registry import device_of, spelled_out
 
 FREE = ("device", "checkpoint_every")

@@ -28,7 +28,7 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.plots.style import INK, figure
 from hogwild.tasks import Chains, Counting, Sums
 from hogwild.tasks.base import Task
-from hogwild.training.batches import predict
+from hogwild.training.batches import predict_levels
 from hogwild.training.registry import set_on_failure
 
 FACTORS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -157,7 +157,7 @@ def errs(model: ConvGNN, task: Task) -> tuple[float, bool]:
     device = next(model.parameters()).device
     batch = Batch.from_data_list(task.graphs).to(device)
     batch = batch.apply(lambda t: t.double() if t.is_floating_point() else t)
-    out, found = predict(model, batch)
+    out, found, _ = predict_levels(model, batch)
     return float(task.metric(out[0], batch)), bool(found.converged.all())
 
 

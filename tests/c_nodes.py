@@ -186,6 +186,10 @@ class CAgent:
         found = self.library.c.node_h(self.library.c.agent_node(self.state))
         return np.array(found[: self.library.channels], np.float64)
 
+    def read(self):
+        """What an agent in Python says in a reading, this one says itself."""
+        return self
+
     @property
     def members(self):
         degree = self.library.c.hog_degree(self.library.c.agent_node(self.state))

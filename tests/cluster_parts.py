@@ -6,8 +6,8 @@ import torch
 from torch_geometric.data import Data
 
 from hogwild import GSDGNN
-from hogwild.cluster.engine import InProcess
 from hogwild.cluster.setup import Place, prepared
+from hogwild.cluster.worker import Disorder
 from hogwild.testing import random_graph
 
 
@@ -17,12 +17,10 @@ def pair(folder):
     torch.manual_seed(0)
     graph = random_graph([12], seed=0)
     x = torch.randn(12, 2, dtype=torch.float64)
-    data, model = (
-        Data(x=x, edge_index=torch.stack([graph.src, graph.dst])),
-        GSDGNN(2, out_channels=1),
-    )
-    place = Place(folder=folder, partition="search", overlap=0)
-    with prepared(model.double(), data, 2, place) as setup:
-        engine = InProcess(setup.plan(tol=1e-10, checkpoints=True), 2)
+    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
+    model = GSDGNN(2, out_channels=1).double()
+    place = Place(folder=folder, partition="search", overlap=0, disorder=Disorder())
+    with prepared(model, data, 2, place) as setup:
+        engine = setup.executor(1e-10, checkpoints=True)
         engine.call("start")
         yield *(host.worker for host in engine.hosts), engine.revive

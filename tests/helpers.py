@@ -17,6 +17,7 @@ from hogwild.asynchrony.impairments import (
     Reordering,
     Stragglers,
 )
+from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 from hogwild.graph import Graph
 from hogwild.testing.problems import random_graph
@@ -164,8 +165,10 @@ def record(schedule, ticks):
 
 def on_torch(simulation):
     """The same simulation without compiled code."""
-    simulation.kernel, simulation._post = "switched off", None
-    simulation.timetable._clock = None
+    simulation.kernel = simulation.post = None
+    timetable = simulation.timetable
+    if isinstance(timetable, Schedule):
+        timetable._view, timetable._clock = timetable.view, None
     return simulation
 
 

@@ -4,10 +4,8 @@ import importlib
 import pkgutil
 import re
 import shlex
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -95,7 +93,8 @@ def test_training_names_every_task_and_model():
     text = (DOCS / "training.md").read_text("utf-8")
     tables = re.findall(r"^\| (`.*?) \|", text, re.M)
     names = {name for row in tables for name in re.findall(r"`([\w-]+)`", row)}
-    assert {*TASKS, *MODELS} <= names
+    ours = {name for name, entry in MODELS.items() if entry.type.__module__.startswith("hogwild.")}
+    assert {*TASKS, *ours} <= names  # experiments add models of their own
 
 
 def test_the_configuration_file_is_one():
@@ -105,19 +104,6 @@ def test_the_configuration_file_is_one():
 
 
 PAGE = DOCS / "models.md"
-
-
-ROWS = re.findall(r"^\| `(.+?)` \| ([\d,]+) \|$", PAGE.read_text(), re.MULTILINE)
-
-
-def test_the_table_is_there():
-    assert len(ROWS) >= 9
-
-
-@pytest.mark.parametrize(("code", "count"), ROWS)
-def test_size(code, count):
-    model = eval(code, {name: getattr(hogwild, name) for name in hogwild.__all__})
-    assert sum(p.numel() for p in model.parameters()) == int(count.replace(",", ""))
 
 
 def test_the_blocks_of_the_page(capsys):
@@ -143,22 +129,6 @@ def test_the_loop_in_the_documentation():
         assert model.features.fitted
         found.append(torch.cat([model(g.x, g.edge_index) for g in data]))
     torch.testing.assert_close(*found, rtol=0, atol=1e-3)
-
-
-def test_the_convolution_in_the_documentation():
-    """The example, run as it stands there; its last block calls ``check_model``."""
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "extending.md").read_text("utf-8"), re.S)
-    names = {"__name__": "extending"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "extending", ModuleType("extending"))
-        for block in blocks:
-            exec(block, names)
-    model = names["model"].double()
-    data = graphs(1.0, 0.0, count=1)[0]
-    data.x = torch.randn(data.num_nodes, 3, dtype=torch.float64)
-    data.edge_attr = None
-    run = hogwild.simulate(model, data, stagger=3, delay=2)
-    torch.testing.assert_close(run.predictions[0], model.predict(data), rtol=0, atol=1e-4)
 
 
 def test_the_documentation_names_what_is_recognised_and_what_is_not():

@@ -1,6 +1,5 @@
 """A new activation and a new aggregation are one entry of a table each (docs/extending.md). The
-convolution of that page, and the rule, the impairment and the energy of its guide, run with the
-code of the documents (test_docs.py, test_guides.py)."""
+rule, the impairment and the energy of that page run with its code (test_guides.py)."""
 
 import pytest
 import torch

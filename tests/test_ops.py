@@ -1,9 +1,11 @@
-"""Fields of small matrices equal einsum and index_add on every path."""
+"""Fields of small matrices equal einsum and index_add on every path; what nodes add to NumPy."""
 
+import numpy as np
 import pytest
 import torch
 
 from hogwild import ops
+from hogwild_node.ops import NUMPY, namespace
 
 SHAPES = [(1, 1, 1, 1), (2, 3, 4, 5), (3, 4, 2, 7), (1, 5, 1, 3)]  # R, a, b, n
 PRODUCTS = {
@@ -126,3 +128,20 @@ def test_solves_take_no_tf32(choose):
             assert ops._tf32() == (choose != "highest")
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+# -- NumPy's part ----------------------------------------------------------------------------------
+
+
+def test_singular_systems_are_not_a_number():
+    """One bad system leaves the others of its batch alone."""
+    a = np.stack([np.eye(2), np.zeros((2, 2))])
+    x = NUMPY.solve(a, np.ones((2, 2, 1)))
+    assert np.array_equal(x[0], np.ones((2, 1)))
+    assert np.isnan(x[1]).all()
+    assert np.isnan(NUMPY.inverse(a)[1]).all()
+
+
+def test_an_unknown_library_is_named():
+    with pytest.raises(TypeError, match="a list was given; expected an array"):
+        namespace([1.0])

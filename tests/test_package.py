@@ -170,3 +170,12 @@ def test_neither_torch_nor_pyg_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['torch', 'torch_geometric']"  # as None: they cannot be imported
+
+
+@pytest.mark.parametrize("old", hogwild._MOVED)
+def test_modules_that_moved_are_found_with_a_warning(old):
+    new = importlib.import_module(hogwild._MOVED[old])
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new.__name__}"):
+        found = importlib.import_module(old)
+    assert all(getattr(found, name) is value for name, value in vars(new).items() if name[0] != "_")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hogwild.errors import ConfigError
 
@@ -71,3 +73,14 @@ def write_atomically(path: str | Path, content: bytes) -> Path:
         finally:
             os.close(folder)
     return path
+
+
+def plain(value: Any) -> Any:
+    """The value with ``None`` for numbers that are not finite, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return value

@@ -16,9 +16,11 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +64,17 @@ def make_keys(folder: str | Path, names: Sequence[str], *, days: int = 365) -> K
     Raises:
         ConfigError: A name is no agent's name or has keys already, or the authority cannot sign.
     """
-    x509 = _import()
-    where, end = Path(folder), datetime.now(UTC) + timedelta(days=_positive(days))
+    if find_spec("cryptography") is None:
+        raise ConfigError(
+            "keys need the package cryptography, which is missing; install it with: "
+            "pip install 'hogwild-gnn[agents]'"
+        )
+    if not 0 < days <= 100 * 365:
+        raise ConfigError(f"days={days!r}; expected a whole number from 1 to 36500")
+    where, end = Path(folder), datetime.now(UTC) + timedelta(days=days)
     if where.exists() and not where.is_dir():
         raise ConfigError(f"{where} is a file; expected a folder for the keys, or a new name")
-    for name in names:
-        _check(name)
-    twice = sorted({name for name in names if list(names).count(name) > 1})
-    if twice:
-        raise ConfigError(f"{', '.join(twice)} is named twice; expected each name once")
+    _check(names)
     taken = [name for name in names if (where / name).exists()]
     if taken:
         raise ConfigError(
@@ -84,24 +88,25 @@ def make_keys(folder: str | Path, names: Sequence[str], *, days: int = 365) -> K
             f"{where} has {present[0]} and not {missing}; expected both files of the authority, or "
             f"a new folder"
         )
-    created = not present
-    if created:
-        last = max(end, datetime.now(UTC) + timedelta(days=AUTHORITY_DAYS))
-        key, authority = _authority(x509, last)
+    if present:
+        key, authority = _load(where)
     else:
-        key, authority = _load(x509, where)
+        last = max(end, datetime.now(UTC) + timedelta(days=AUTHORITY_DAYS))
+        key, authority = _made(f"hogwild authority {os.urandom(4).hex()}", last)
     if authority.not_valid_after_utc < end:
         raise ConfigError(
             f"days={days}; the authority in {where} ends on {authority.not_valid_after_utc:%F}: "
             f"expected an earlier end, or a new folder with a new authority"
         )
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if created:
-        _write(where / AUTHORITY_KEY, _pem_of_key(key))
-        _write(where / AUTHORITY, _pem(authority))
+    if not present:
+        _write(where, {AUTHORITY_KEY: key, AUTHORITY: authority})
     for name in names:
-        _agent(x509, where, name, end, key, authority)
-    return Keys(where, tuple(names), end, created)
+        own, certificate = _made(name, end, authority, key)
+        part = Path(tempfile.mkdtemp(prefix=".part-", dir=where))  # of mode 0700
+        _write(part, {AUTHORITY: authority, CERTIFICATE: certificate, KEY: own})
+        part.rename(where / name)  # the folder of an agent is there whole or not at all
+    return Keys(where, tuple(names), end, not present)
 
 
 def names_of(text: str) -> list[str]:
@@ -118,70 +123,58 @@ def names_of(text: str) -> list[str]:
     return found
 
 
-def _import() -> Any:
-    try:
-        from cryptography import x509
-    except ImportError as error:
-        raise ConfigError(
-            "keys need the package cryptography, which is missing; install it with: "
-            "pip install 'hogwild-gnn[agents]'"
-        ) from error
-    return x509
+def _check(names: Sequence[str]) -> None:
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", name):
+            raise ConfigError(
+                f"an agent is named {name!r}; expected up to 64 letters, digits, dots, underscores "
+                f"and dashes, without a dot in front"
+            )
+        if name in (AUTHORITY, AUTHORITY_KEY):
+            raise ConfigError(f"an agent is named {name!r}, as a file of the authority is")
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ConfigError(f"{', '.join(twice)} is named twice; expected each name once")
 
 
-def _positive(days: int) -> int:
-    if not 0 < days <= 100 * 365:
-        raise ConfigError(f"days={days!r}; expected a whole number from 1 to 36500")
-    return days
+def _made(name: str, end: datetime, authority: Any = None, signer: Any = None) -> tuple[Any, Any]:
+    """A new key, and its certificate: of an agent, which signs handshakes; without an
+    ``authority``, of a new authority, which signs certificates, and its own, too."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
 
-
-def _check(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", name):
-        raise ConfigError(
-            f"an agent is named {name!r}; expected up to 64 letters, digits, dots, underscores and "
-            f"dashes, without a dot in front"
-        )
-    if name in (AUTHORITY, AUTHORITY_KEY):
-        raise ConfigError(f"an agent is named {name!r}, as a file of the authority is")
-
-
-def _authority(x509: Any, end: datetime) -> tuple[Any, Any]:
-    """A new authority: its key and its certificate, signed by itself."""
-    key = _new_key()
-    name = f"hogwild authority {os.urandom(4).hex()}"
-    subject, mine = _named(x509, name), key.public_key()
+    key, signs = ec.generate_private_key(ec.SECP256R1()), authority is None
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
+    usage = x509.KeyUsage(
+        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
+        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
+        decipher_only=False,
+    )  # fmt: skip
     builder = (
-        _builder(x509, subject, subject, mine, end)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(x509, signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(mine), critical=False)
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if signs else authority.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - EARLY)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(signs, 0 if signs else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    return key, _signed(builder, key)
+    if not signs:
+        uses = x509.oid.ExtendedKeyUsageOID
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+        builder = builder.add_extension(
+            x509.ExtendedKeyUsage([uses.SERVER_AUTH, uses.CLIENT_AUTH]), critical=False
+        ).add_extension(issuer, critical=False)
+    return key, builder.sign(key if signs else signer, hashes.SHA256())
 
 
-def _agent(x509: Any, where: Path, name: str, end: datetime, key: Any, authority: Any) -> None:
-    """Write the folder of an agent, whole or not at all."""
-    own = _new_key()
-    mine, both = own.public_key(), x509.oid.ExtendedKeyUsageOID
-    builder = (
-        _builder(x509, _named(x509, name), authority.subject, mine, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(x509, signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([both.SERVER_AUTH, both.CLIENT_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(mine), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
-        )
-    )
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=where))  # of mode 0700
-    _write(part / AUTHORITY, _pem(authority))
-    _write(part / CERTIFICATE, _pem(_signed(builder, key)))
-    _write(part / KEY, _pem_of_key(own))
-    part.rename(where / name)
-
-
-def _load(x509: Any, where: Path) -> tuple[Any, Any]:
-    """The authority of a folder."""
+def _load(where: Path) -> tuple[Any, Any]:
+    """The authority of a folder: its key and its certificate."""
+    from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -199,56 +192,15 @@ def _load(x509: Any, where: Path) -> tuple[Any, Any]:
     return key, authority
 
 
-def _new_key() -> Any:
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    return ec.generate_private_key(ec.SECP256R1())
-
-
-def _named(x509: Any, name: str) -> Any:
-    return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
-
-
-def _builder(x509: Any, subject: Any, issuer: Any, key: Any, end: datetime) -> Any:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - EARLY)
-        .not_valid_after(end)
-    )
-
-
-def _usage(x509: Any, *, signs: bool) -> Any:
-    """An authority signs certificates; an agent signs handshakes."""
-    return x509.KeyUsage(
-        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
-        decipher_only=False,
-    )  # fmt: skip
-
-
-def _signed(builder: Any, key: Any) -> Any:
-    from cryptography.hazmat.primitives import hashes
-
-    return builder.sign(key, hashes.SHA256())
-
-
-def _pem(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return bytes(certificate.public_bytes(Encoding.PEM))
-
-
-def _pem_of_key(key: Any) -> bytes:
+def _write(folder: Path, files: Mapping[str, Any]) -> None:
+    """Write keys and certificates to new files that only their owner can read."""
     from cryptography.hazmat.primitives import serialization as s
 
-    return bytes(key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a new file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    for name, each in files.items():
+        if hasattr(each, "private_bytes"):
+            pem = each.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+        else:
+            pem = each.public_bytes(s.Encoding.PEM)
+        descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)

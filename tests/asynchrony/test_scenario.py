@@ -3,9 +3,10 @@
 import pytest
 import torch
 from motion import joining, ring
+from torch_geometric.data import Data
 
 from hogwild import Scenario
-from hogwild.asynchrony.moving import Change, Numbering, Register, edge_keys
+from hogwild.asynchrony.moving import Change, Frame, Register
 from hogwild.errors import ScenarioError
 
 
@@ -94,17 +95,17 @@ def test_other_mistakes_are_refused():
         Scenario(["data"], [0], length=3)
 
 
-def test_numbers_stay():
-    numbers = Numbering()
-    assert numbers(torch.tensor([7, 3, 7, 9])).tolist() == [0, 1, 0, 2]
-    assert numbers(torch.tensor([9, 1, 3])).tolist() == [2, 3, 1]
-    assert numbers.keys.tolist() == [7, 3, 9, 1]
-
-
-def test_parallel_edges_have_keys_of_their_own():
-    edges = torch.tensor([[0, 0, 1, 0], [1, 1, 0, 1]])
-    keys = edge_keys(torch.arange(2), edges)
-    assert keys.unique().numel() == 4
+def test_nodes_and_edges_keep_their_numbers():
+    """By identity; and parallel edges have numbers of their own."""
+    register = Register()
+    for ids, edges, nodes, numbers in (
+        ([7, 3, 9], [[0, 0, 1, 0], [1, 1, 0, 1]], [0, 1, 2], [0, 1, 2, 3]),
+        ([9, 1, 3], [[2, 0, 0], [0, 2, 1]], [2, 3, 1], [4, 5, 6]),
+        ([3, 7], [[1, 0], [0, 1]], [1, 0], [0, 2]),
+    ):
+        names = register.names(Frame(0, Data(edge_index=torch.tensor(edges)), torch.tensor(ids)))
+        assert names.nodes.tolist() == nodes
+        assert names.edges.tolist() == numbers
 
 
 def test_what_stays_and_what_is_new():

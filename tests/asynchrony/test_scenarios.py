@@ -1,7 +1,5 @@
 """Ready-made scenarios."""
 
-import os
-
 import numpy as np
 import pytest
 import torch
@@ -9,18 +7,14 @@ from motion import ring
 
 from hogwild.asynchrony.scenarios import (
     drifting,
-    from_positions,
     join_and_leave,
-    motes,
-    moving_source,
     partition,
     swarm,
 )
-from hogwild.errors import ConfigError, DataError
+from hogwild.errors import ConfigError
 
 MADE = {
     "swarm": lambda seed: swarm(10, degree=3, changes=4, seed=seed),
-    "source": lambda seed: moving_source(10, degree=3, changes=4, seed=seed),
     "drift": lambda seed: drifting(ring(list(range(6))), changes=4, seed=seed),
     "join": lambda seed: join_and_leave(ring(list(range(12))), changes=4, seed=seed, share=0.3),
 }
@@ -49,18 +43,6 @@ def test_a_swarm_has_the_degree_asked_for_and_does_not_gather():
     assert float(moved.norm(dim=-1).max()) <= 0.05 + 1e-6
     y = found.frames[-1].data.y
     torch.testing.assert_close(y, found.frames[0].data.x.mean(0).expand_as(y))
-    near = swarm(10, degree=3, changes=1, distances=True).frames[0].data
-    gap = near.pos[near.edge_index[0]] - near.pos[near.edge_index[1]]
-    torch.testing.assert_close(near.edge_attr[:, 0], gap.norm(dim=-1))
-
-
-def test_sensors_read_the_source():
-    """Without noise a reading is 1 / (1 + d² / 0.2²)."""
-    found = moving_source(20, noise=0.0, changes=10)
-    for frame in found:
-        d = (frame.data.pos - frame.data.y).square().sum(-1)
-        torch.testing.assert_close(frame.data.x[:, 0], 1 / (1 + d / 0.04), rtol=0, atol=1e-5)
-    assert not torch.equal(found.frames[0].data.y, found.frames[5].data.y)
 
 
 def test_nodes_join_and_leave_with_their_features():
@@ -77,52 +59,11 @@ def test_nodes_join_and_leave_with_their_features():
 def test_a_partition_cuts_exactly_the_edges_between_the_halves():
     data = ring(list(range(8)))
     data.edge_attr = torch.arange(16.0)[:, None]
-    half = torch.arange(8) < 4
-    broken = partition(data, half=half).frames[1].data
+    half = torch.tensor([True, True, True, False, False, False, False, True])  # nearest to node 0
+    broken = partition(data).frames[1].data
     crossing = half[data.edge_index[0]] != half[data.edge_index[1]]
+    assert int(crossing.sum()) == 4
     assert torch.equal(broken.edge_index, data.edge_index[:, ~crossing])
     assert torch.equal(broken.edge_attr, data.edge_attr[~crossing])
-    assert partition(data).frames[1].data.edge_index.size(1) == 12
-    with pytest.raises(ConfigError, match="half has shape"):
-        partition(data, half=torch.ones(3))
     with pytest.raises(ConfigError, match="heals=5"):
         partition(data, breaks=10, heals=5)
-
-
-def test_positions_from_files(tmp_path):
-    rows = [(0.0, 7, 0.0, 0.0), (0.0, 8, 0.1, 0.0), (1.5, 8, 0.1, 0.1), (1.5, 9, 0.2, 0.1)]
-    text = "time,id,x,y\n" + "\n".join(",".join(map(str, row)) for row in rows)
-    (tmp_path / "paths.csv").write_text(text)
-    columns = dict(zip(("time", "id", "x", "y"), np.array(rows).T, strict=True))
-    np.savez(tmp_path / "paths.npz", **columns)
-    for name in ("paths.csv", "paths.npz"):
-        found = from_positions(tmp_path / name, radius=0.15, every=10)
-        assert found.times == [0, 15]
-        assert [frame.ids.tolist() for frame in found] == [[7, 8], [8, 9]]
-        assert found.frames[1].data.edge_index.tolist() == [[1, 0], [0, 1]]
-        assert found.ids.tolist() == [7, 8, 9]
-    seen = from_positions(tmp_path / "paths.csv", features=lambda place, n: place[:, :1] + n)
-    torch.testing.assert_close(seen.frames[1].data.x[:, 0], torch.tensor([1.1, 1.2]))
-    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="has no positions over time"):
-        from_positions(tmp_path / "bad.csv")
-    (tmp_path / "nan.csv").write_text("time,id,x,y\n0,1,,2\n")
-    with pytest.raises(DataError, match="entries that are no numbers"):
-        from_positions(tmp_path / "nan.csv")
-
-
-@pytest.mark.skipif(
-    not os.path.isfile(os.environ.get("HOGWILD_DATA", "") + "/sensor/intel_lab_mote_locs.txt"),
-    reason="needs the positions of the motes in $HOGWILD_DATA/sensor",
-)
-def test_the_motes_of_the_lab():
-    found = motes(changes=3)
-    assert found.name == "motes"
-    assert found.frames[0].data.x.shape == (54, 3)
-    assert float(found.frames[0].data.pos.max()) == 1.0
-
-
-def test_motes_need_their_file(monkeypatch):
-    monkeypatch.delenv("HOGWILD_DATA", raising=False)
-    with pytest.raises(DataError, match="positions of the motes"):
-        motes()

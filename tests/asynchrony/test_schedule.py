@@ -16,7 +16,6 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.asynchrony.schedule import Schedule
-from hogwild.errors import ConfigError
 from hogwild.testing import check_trace
 from hogwild.testing.problems import random_graph
 
@@ -165,17 +164,3 @@ def test_runs_are_independent_of_each_other():
         first = b.at.nodes < 8
         assert torch.equal(a.at.nodes, b.at.nodes[first])
         assert torch.equal(a.view, b.view[first[b.at.slot]])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stagger": 0}, "stagger=0; expected an integer of at least 1"),
-        ({"stagger": 2.5}, "stagger=2.5"),
-        ({"delay": -1}, "delay=-1; expected an integer of at least 0"),
-        ({"impairments": ["loss"]}, "unknown impairment 'loss'; expected instances of: Bernoulli"),
-    ],
-)
-def test_bad_bounds(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Schedule(random_graph([3]), **options)

@@ -21,8 +21,7 @@ def graph(trained, tmp_path):
 
 def test_answers_files_and_pictures(printed, trained, graph, tmp_path):
     flags = [graph, "--out", str(tmp_path / "run")]
-    pictures = ["--plot", str(tmp_path / "run.png"), "--map", str(tmp_path / "map.png")]
-    code, said = printed("cluster", *flags, *pictures)
+    code, said = printed("cluster", *flags, "--plot", str(tmp_path / "run.png"))
     assert code == 0
     assert said["converged"]
     assert said["relative_error"] <= 1e-6
@@ -33,7 +32,6 @@ def test_answers_files_and_pictures(printed, trained, graph, tmp_path):
         expected = result.replica(said["options"]["replica"]).predict(result.graph(0))
     np.testing.assert_allclose(np.load(file)["prediction"], expected, atol=1e-5)
     assert (tmp_path / "run.png").exists()
-    assert (tmp_path / "map.png").exists()
 
 
 @pytest.mark.parametrize(

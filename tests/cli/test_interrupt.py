@@ -13,13 +13,13 @@ from tiny_runs import TASK
 
 from hogwild.cli import main
 from hogwild.cli.training import Interruptible
-from hogwild.training import log
+from hogwild.training.checkpoint import read_history
 
 
 def wait_for(epochs, folder, process):
     """Wait until a training process has logged so many epochs."""
     deadline = time.monotonic() + 60
-    while len(log.read(folder / "metrics.jsonl")) < epochs:
+    while len(read_history(folder / "metrics.jsonl")) < epochs:
         assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.005)
@@ -71,7 +71,7 @@ def test_an_interrupted_run_keeps_every_epoch(number, tmp_path, capsys):
     assert "finishing this epoch" in said
     (done,) = map(int, re.findall(r"interrupted after (\d+) epochs", said))
     assert f"kept in {folder}: the same command with --resume goes on from there" in said
-    assert len(log.read(folder / "metrics.jsonl")) == done >= 5
+    assert len(read_history(folder / "metrics.jsonl")) == done >= 5
     flags += ["--epochs", str(done + 5)]
     resume_as_if_uninterrupted(flags, folder, tmp_path / "whole")
 

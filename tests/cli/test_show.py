@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from hogwild.cli import main, show
 from hogwild.cli.options import parse
-from hogwild.demo.study import ROWS
+from hogwild.demo import ROWS
 from hogwild.errors import HogwildError
 from hogwild.web.show import from_file
 from hogwild.web.stage import Stage
@@ -63,7 +63,6 @@ def test_bad_usage_is_one_clear_error(capsys, tmp_path, trained):
         (["--host", "no..name", "--port", "0"], "is no address of this machine"),
         ([trained, "--task", TASK, "--replica", "7"], "replica 7; expected"),
         (["--attach", str(tmp_path)], "addresses of agents"),
-        (["--attach", str(tmp_path / "none")], "is no folder"),
         (["none.py:f"], "there is no file none.py"),
         (["none.py:f", "--replica", "1"], "with the folder of a run only"),
         ([trained, "--attach", str(tmp_path)], "expected one of them"),
@@ -163,7 +162,7 @@ def test_loopback_is_the_default_and_others_are_warned_of(host, fine):
 
 
 def test_demo(tmp_path, monkeypatch, capsys):
-    least = replace(TINY, share=0.01, ticks=4, delays=(2,), staggers=(5,))
+    least = replace(TINY, share=0.01, ticks=4)
     monkeypatch.setattr("hogwild.demo.QUICK", least)
     path = tmp_path / "page.html"
     call = ["demo", "--quick", "--output", str(path)]

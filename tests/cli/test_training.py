@@ -10,7 +10,8 @@ from tiny_runs import TASK
 
 from hogwild.cli import main
 from hogwild.tasks import TASKS
-from hogwild.training import MODELS, log
+from hogwild.training import MODELS
+from hogwild.training.checkpoint import read_history
 
 SOURCE = (Path(__file__).parents[1] / "tiny_tasks.py").read_text()
 ATTRIBUTES = (
@@ -190,7 +191,7 @@ def test_a_file_is_not_run_unasked(trained, capsys):
 def test_a_folder_without_a_run(verb, tmp_path, capsys):
     for folder, says in (
         ("nowhere", "nowhere does not exist; expected the folder of a finished run"),
-        (__file__, "is a file; expected the folder"),
+        (__file__, "holds no finished run, or is damaged (NotADirectoryError"),
         (str(tmp_path), "training with --resume finishes"),
         (str(tmp_path), "holds no finished run"),
     ):
@@ -220,5 +221,5 @@ def test_every_task_trains_with_every_model(task, model, home, tmp_path, capsys)
     found = json.loads(capsys.readouterr().out)
     assert (found["task"], found["model"], found["stops"]) == (task, model, [None])
     assert all(value is not None for part in found["metrics"].values() for value in part)
-    first, second = (line["loss"][0] for line in log.read(tmp_path / "run" / "metrics.jsonl"))
+    first, second = (line["loss"][0] for line in read_history(tmp_path / "run" / "metrics.jsonl"))
     assert second != first  # a step was made, and it was felt

@@ -18,10 +18,6 @@ ray = pytest.importorskip("ray")
 from hogwild import GSDGNN, IGNN, EnergyGNN  # noqa: E402
 from hogwild.cluster import Trainer, infer  # noqa: E402
 from hogwild.cluster.actors import Actors, connect  # noqa: E402
-from hogwild.cluster.host import Plan, convolution  # noqa: E402
-from hogwild.cluster.inference import gathered  # noqa: E402
-from hogwild.cluster.setup import Place, prepared, save_model  # noqa: E402
-from hogwild.cluster.work import error_bar  # noqa: E402
 from hogwild.testing import random_graph  # noqa: E402
 
 MODELS = {
@@ -48,89 +44,68 @@ def case(name, size=24, seed=0):
     return MODELS[name]().double().standardize(data), data
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    """Two actors, which take one case after the other. On a busy machine Ray starts a process
-    later than any fixed time, here none at all: while there is room for the process, one waits."""
-    model, data = case("gsd")
-    folder = tmp_path_factory.mktemp("actors")
-    with prepared(model, data, 2, Place(folder=folder / "first")) as setup:
-        plan = Plan(graph=setup.store.folder, model=save_model(model, folder))
-        with (
-            pytest.MonkeyPatch.context() as patch,
-            Actors(plan, 2, restarts=100, every=0.05) as found,
-        ):
-            patch.setattr("hogwild.cluster.actors.PATIENCE", 0.0)
-            yield found
-
-
-def solved(engine, name, folder, seed=0, during=None, barriers=False):
-    """Solve a case with the actors; returns the relative error and the error bar."""
+def solve(name, folder, seed=0, kill=False, **options):
+    """Solve a case with two actors; returns the run and the relative error. ``kill``: kill -9 one
+    of the processes at a random moment."""
     model, data = case(name, seed=seed)
-    with prepared(model, data, 2, Place(folder=folder)) as setup:
-        plan = Plan(
-            graph=setup.store.folder, model=save_model(model, folder),
-            checkpoints=folder / "checkpoints", hops=convolution(model).hops, tol=1e-7,
-        )  # fmt: skip
-        engine.load(plan)
-        engine.barriers = barriers
-        helper = threading.Thread(target=during or (lambda: None))
-        helper.start()
+    draw, killers = random.Random(seed), []
 
-        def attempt():
-            engine.call("start", "solve")
-            assert engine.iterate()
-            h, _ = gathered(engine, setup)
-            return h, error_bar([m for m in engine.call("measure") if m is not None])
-
-        h, bar = engine.patiently(attempt)
-        helper.join()
-    with torch.no_grad():
-        answer = model.embed(data).value
-    return float((h - answer).norm() / answer.norm()), bar
-
-
-@pytest.mark.parametrize("barriers", [False, True])
-@pytest.mark.parametrize("name", MODELS)
-def test_equals_the_solver(name, barriers, engine, tmp_path):
-    error, bar = solved(engine, name, tmp_path, barriers=barriers)
-    assert error <= 1e-6
-    assert bar.relative <= 1e-7
-
-
-def kill_one(engine, seed):
-    """Kill -9 one of the actors' processes at a random moment."""
-    draw = random.Random(seed)
-    engine.load(engine.plan)  # those killed before are back
-    pids = ray.get([actor.pid.remote() for actor in engine.actors])
-
-    def later():
+    def later(pids):
         time.sleep(draw.uniform(0.0, 0.6))
         os.kill(draw.choice(pids), signal.SIGKILL)
 
-    return later
+    class Watched(Actors):
+        def __init__(self, *given, **more):
+            super().__init__(*given, every=0.05, **more)
+
+        def iterate(self, *given):
+            if kill and not killers:
+                pids = ray.get([actor.pid.remote() for actor in self.actors])
+                killers.append(threading.Thread(target=later, args=(pids,)))
+                killers[0].start()
+            return super().iterate(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        # On a busy machine Ray starts a process later than any fixed time, here none at all: while
+        # there is room for the process, one waits.
+        patch.setattr("hogwild.cluster.actors.PATIENCE", 0.0)
+        patch.setattr("hogwild.cluster.actors.Actors", Watched)
+        run = infer(model, data, 2, folder=folder, tol=1e-7, restarts=100, **options)
+    for killer in killers:
+        killer.join()
+    with torch.no_grad():
+        answer = model.embed(data).value
+    return run, float((run.h - answer).norm() / answer.norm())
 
 
-def killed(engine, seed, folder):
-    kill = kill_one(engine, seed)
-    engine.pace({0: 200.0, 1: 200.0})  # an update takes longer than the killer waits
-    error, _ = solved(engine, list(MODELS)[seed % 3], folder, seed, kill)
+@pytest.mark.parametrize(
+    ("name", "barriers"), [("energy", True), ("energy", False), ("gsd", False), ("ignn", False)]
+)
+def test_equals_the_solver(name, barriers, tmp_path):
+    run, error = solve(name, tmp_path, barriers=barriers)
     assert error <= 1e-6
+    assert run.error_bar.relative <= 1e-7
 
 
-def test_a_killed_actor_goes_on_from_its_checkpoint(engine, tmp_path):
-    before = engine.restarts
-    for seed in range(2):
-        killed(engine, seed, tmp_path / str(seed))
-    engine.load(engine.plan)
-    engine.pace({})
-    assert engine.restarts - before >= 1
+SLOW = {0: 200.0, 1: 200.0}
+"""An update takes longer than the killer waits."""
+
+
+def test_a_killed_actor_goes_on_from_its_checkpoint(tmp_path):
+    run, error = solve("gsd", tmp_path, 1, kill=True, slow=SLOW)
+    assert error <= 1e-6
+    assert run.restarts >= 1
 
 
 @pytest.mark.slow
-def test_twenty_killed_actors(engine, tmp_path):
-    for seed in range(20):
-        killed(engine, seed, tmp_path / str(seed))
+@pytest.mark.parametrize("seed", range(12))
+def test_killed_actors(seed, tmp_path):
+    assert solve(list(MODELS)[seed % 3], tmp_path, seed, kill=True, slow=SLOW)[1] <= 1e-6
+
+
+def test_with_barriers_a_killed_actor_does_not_hold_up_the_others(tmp_path):
+    slow = {0: 20.0, 1: 20.0}
+    assert solve("ignn", tmp_path, 1, kill=True, barriers=True, slow=slow)[1] <= 1e-6
 
 
 def test_training_equals_one_process():
@@ -171,7 +146,7 @@ def test_ctrl_c_leaves_checkpoints_and_no_process(tmp_path):
     assert "working" in process.stdout.readline()
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=90)
-    assert "goes on from there" in said.strip().splitlines()[-1]
+    assert "the same call goes on from the parts in" in said.strip().splitlines()[-1]
     assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 2
     time.sleep(3.0)
     left = subprocess.run(["pgrep", "-g", str(process.pid)], capture_output=True, text=True)
@@ -207,12 +182,3 @@ def test_a_killed_node_of_a_cluster(tmp_path):
     assert run.converged
     assert run.restarts >= 1
     assert float((run.h - answer).norm() / answer.norm()) <= 1e-5
-
-
-def test_with_barriers_a_killed_actor_does_not_hold_up_the_others(engine, tmp_path):
-    engine.pace({0: 20.0, 1: 20.0})
-    try:
-        error, _ = solved(engine, "ignn", tmp_path, 1, kill_one(engine, 1), barriers=True)
-    finally:
-        engine.barriers = False
-    assert error <= 1e-6

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, ScarselliGNN, certify
+from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, ScarselliGNN
 from hogwild.cluster import Disorder, Store, Trace, Trainer, infer, partition
 from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
 from hogwild.testing import random_graph
@@ -84,13 +84,17 @@ def test_time_runs_out_and_the_folder_goes_on(tmp_path):
 def test_stores_and_pictures(tmp_path):
     model, data = case("gsd")
     cut = partition(data, 2, method="search")
-    store = Store.write(tmp_path / "graph", data, cut.part, num_parts=2)
+    store = Store.write(tmp_path / "graph", data, cut.part)
     run = infer(model, tmp_path / "graph", disorder=Disorder())
     close(run, model, data)
     run.plot(tmp_path / "run.png")
     assert (tmp_path / "run.png").stat().st_size > 5000
     with pytest.raises(ConfigError, match="workers=3"):
         infer(model, store, 3)
+    near = Store.write(tmp_path / "near", data, cut.part, hops=1)
+    close(infer(model, near, disorder=Disorder()), model, data)
+    with pytest.raises(ConfigError, match=r"reach 1 hop, and this needs 2; expected Store\.write"):
+        infer(case("energy")[0], near)
 
 
 def test_bad_input_is_one_clear_line(tmp_path):
@@ -140,15 +144,6 @@ def test_edge_weights_of_files_have_the_dtype_of_the_model(tmp_path):
     assert run.prediction.dtype == torch.float32
 
 
-def test_the_certificate_says_what_is_proved_of_the_parts():
-    model, data = case("gsd")
-    run = infer(model, data, 2, disorder=Disorder())
-    found = certify(model, data, run=run)
-    assert found.parts == (f"2 parts: {run.guarantee}",)
-    assert found.data["parts"] == list(found.parts)
-    assert "parts" not in str(certify(model, data))
-
-
 def test_numbers_that_are_none_and_folders_that_cannot_be_written(tmp_path):
     model, data = case("gsd")
     bad = data.clone()
@@ -167,10 +162,10 @@ def test_numbers_that_are_none_and_folders_that_cannot_be_written(tmp_path):
 def test_damage_in_a_store_is_found_and_a_folder_is_written_again(tmp_path):
     model, data = case("gsd")
     infer(model, data, 2, folder=tmp_path, disorder=Disorder())
-    file = tmp_path / "graph" / "part-00000" / "x.npy"
+    file = tmp_path / "graph" / "part-00000.pt"
     content = bytearray(file.read_bytes())
     content[-3] ^= 8  # a copy of another part's features
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"x\.npy is damaged"):
+    with pytest.raises(DataError, match=r"part-00000\.pt is damaged"):
         infer(model, tmp_path / "graph", disorder=Disorder())
     close(infer(model, data, 2, folder=tmp_path, disorder=Disorder()), model, data)

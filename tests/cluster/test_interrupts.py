@@ -41,7 +41,7 @@ def announced(owner, name, when=lambda *args: True):
 if phase == "cut":
     announced(hogwild.cluster.setup, "partition")
 elif phase == "start":
-    announced(Actors, "_require_room")
+    announced(Actors, "_await_all")
 elif phase == "write":
     announced(Actors, "call", lambda self, method, *args: method == "write_answer")
 elif phase == "gather":
@@ -119,7 +119,7 @@ def small_disk(tmp_path):
 
 def test_a_full_disk_is_one_clear_error(small_disk):
     """First the graph does not fit, then the graph does and the checkpoints do not."""
-    for filled, words in ((110_000, "the parts cannot be written"), (40_000, "a worker cannot")):
+    for filled, words in ((160_000, "the parts cannot be written"), (100_000, "a worker cannot")):
         (small_disk / "other").write_bytes(bytes(filled))
         process = begun(small_disk / "run", "none")
         _, said = process.communicate(timeout=120)
@@ -136,14 +136,14 @@ def test_a_full_disk_is_one_clear_error(small_disk):
 def test_a_corrupt_part_is_one_clear_error(tmp_path):
     process = begun(tmp_path / "run", "none")
     assert process.communicate(timeout=120)[0].split() == ["right", "2"]
-    broken = tmp_path / "run" / "graph" / "part-00001" / "x.npy"
+    broken = tmp_path / "run" / "graph" / "part-00001.pt"
     content = bytearray(broken.read_bytes())
     content[len(content) // 2] ^= 0xFF
     broken.write_bytes(content)
     process = begun(tmp_path / "run", "none", code=STORED)
     _, said = process.communicate(timeout=120)
     assert process.returncode != 0
-    assert "x.npy is damaged" in said.strip().splitlines()[-1]
+    assert "part-00001.pt is damaged" in said.strip().splitlines()[-1]
     assert nothing_left(process)
     again = begun(tmp_path / "run", "none")  # with the graph at hand, its parts are written again
     assert again.communicate(timeout=120)[0].split() == ["right", "2"]

@@ -7,10 +7,8 @@ import torch
 from torch_geometric.data import Data
 
 from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
-from hogwild.cluster import setup
-from hogwild.cluster.cutting import partition
-from hogwild.cluster.setup import available, predict, predict_parts, require_memory
-from hogwild.cluster.store import Store
+from hogwild.cluster import infer, setup
+from hogwild.cluster.setup import available, predict, require_memory
 from hogwild.errors import AsynchronyError, CapacityError
 from hogwild.testing import random_graph
 
@@ -29,7 +27,6 @@ def test_linear_and_growing_with_the_model(make):
     assert thrice - twice == twice - found > 0
     assert predict(wide, 10**6, 6 * 10**6) > found
     assert predict(make(2, out_channels=1, replicas=3), 10**6, 6 * 10**6) > found
-    assert predict(small, 10**6, 6 * 10**6, edge_weight=True) > found
 
 
 def test_features_before_they_are_encoded():
@@ -44,16 +41,12 @@ def test_layers_that_are_not_solved_have_no_prediction():
         predict(GAT(2, out_channels=1), 10, 10)
 
 
-def test_every_part_of_a_store(tmp_path):
-    graph = random_graph([400])
-    ends = torch.stack([graph.src, graph.dst])
-    whole = Data(x=torch.ones(400, 2), edge_index=ends)
-    store = Store.write(tmp_path / "s", whole, partition(whole, 3).part)
-    model = EnergyGNN(2, out_channels=1)
-    found = predict_parts(model, store)
-    count = store.counts()[1]
-    assert found[1] == predict(model, count.nodes + count.halo, count.edges)
-    assert all(one <= two for one, two in zip(predict_parts(model, store, 1), found, strict=True))
+def test_parts_that_do_not_fit_are_refused_before_they_start(monkeypatch):
+    graph = random_graph([40])
+    data = Data(x=torch.ones(40, 2), edge_index=torch.stack([graph.src, graph.dst]))
+    monkeypatch.setattr(setup, "available", lambda: 1 << 30)
+    with pytest.raises(CapacityError, match="3 workers would need"):
+        infer(EnergyGNN(2, out_channels=1), data, 3)
 
 
 def test_too_much_is_refused():

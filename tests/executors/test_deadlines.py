@@ -43,7 +43,7 @@ def test_a_look_is_what_a_run_that_ends_there_ends_with():
 def test_looks_change_nothing(monkeypatch):
     model, data, _ = case()
     run = simulate(model, data, runs=2)
-    monkeypatch.setattr("hogwild.executors.simulate.SPACING", 3.0)
+    monkeypatch.setattr("hogwild.executors.run.SPACING", 3.0)
     rarely = simulate(model, data, runs=2)
     assert torch.equal(run.h, rarely.h)
     assert torch.equal(run.updates, rarely.updates)
@@ -161,19 +161,23 @@ def test_at_a_deadline():
 def test_tables():
     model, data, _ = case()
     seen = simulate(model, data, runs=2).deadlines
-    frame = seen.to_frame(tick=0.5)
+    assert "seconds" not in seen.table()
+    seen.tick = 0.5
+    frame = seen.to_frame()
     assert frame.seconds.tolist() == [0.5 * t for t in seen.ticks.tolist()]
     assert {"updates", "packets", "bytes", "error", "worst", "deviation"} <= {*frame.columns}
     text = str(seen)
     assert all(len(line) <= 100 for line in text.splitlines())
-    assert "light cone: word crosses the graph" in text
-    assert "seconds" in seen.table(tick=0.5)
+    assert "light cone: information crosses the graph" in text
+    assert "seconds" in seen.table()
     again = json.loads(json.dumps(seen.as_dict()))
     assert again["light_cone"]["updates"] == seen.cone.mean
     assert again["within_5_percent"]["ticks"] == seen.within().ticks
-    for call in (lambda: seen.rows(tick=0.0), lambda: seen.within(-1)):
-        with pytest.raises(ConfigError):
-            call()
+    with pytest.raises(ConfigError):
+        seen.within(-1)
+    seen.tick = 0.0
+    with pytest.raises(ConfigError):
+        seen.rows()
 
 
 def test_the_cone_follows_a_trace(tmp_path):

@@ -13,7 +13,6 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.errors import ConfigError, TraceError
 from hogwild.rules import rule_for
-from hogwild.testing import check_trace
 
 
 def test_history_at_chosen_ticks():
@@ -162,15 +161,3 @@ def test_content_age_reaches_its_bound_and_not_more():
     run = simulate(model, data, runs=5, **given)
     assert run.staleness.content.largest == run.staleness.content_bound == 2 * 3 + 4
     assert "D' = 10)" in str(run)
-
-
-def test_the_trace_of_a_run_satisfies_the_assumptions():
-    model, data = energy(), graphs((4, 6))
-    run = simulate(model, data, runs=2, record=True, tol=None, ticks=100, rule="gradient")
-    graph = model.problem(Inputs.of(data)).graph
-    edges = torch.stack([graph.src, graph.dst])
-    double = torch.cat([edges, edges + graph.num_nodes], 1)
-    from hogwild.graph import Graph
-
-    whole = Graph.of(double, 2 * graph.num_nodes)
-    assert check_trace(run.trace, whole, 5).hold

@@ -7,7 +7,6 @@ import torch
 from helpers import bounded, energy, graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Data
 
 from experiments.maximum import MaxGNN
 from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs, ScarselliGNN, simulate
@@ -156,40 +155,51 @@ SCHEDULES = (
     st.lists(st.sampled_from(BOUNDED), max_size=2, unique=True),
 )
 """Seed, stagger, delay and impairments."""
-VARIANTS = [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}]
+MODELS = {
+    "energy": lambda: EnergyGNN(3, out_channels=2, beta=0.5),  # more convex: fewer ticks
+    "energy, messages of nodes": lambda: EnergyGNN(3, out_channels=2, beta=0.5, message="node"),
+    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=0.5),
+    "energy, normalised": lambda: EnergyGNN(3, out_channels=2, beta=0.5, normalize=True),
+    "denoising": lambda: GSDGNN(3, out_channels=2),
+    "IGNN": lambda: IGNN(3, out_channels=2),
+    "EIGNN": lambda: EIGNN(3, out_channels=2),
+    "Scarselli": lambda: ScarselliGNN(3, out_channels=2),
+    "maximum": lambda: MaxGNN(3, out_channels=2),
+}
+NAMES = list(MODELS)
 
 
-def ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant):
+def ends_at_the_solvers_answer(name, rule, seed, stagger, delay, impairments):
     torch.manual_seed(seed)
-    model = EnergyGNN(
-        3, out_channels=2, beta=0.5, **variant
-    ).double()  # more convex: ten times fewer ticks
+    model = MODELS[name]().double()
     data = graphs([int(n) for n in torch.randint(1, 7, (3,))], seed=seed)
     run = simulate(
         model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
-        ticks=6000, tol=1e-6, rule="gradient",
+        ticks=6000, tol=1e-6, rule=rule,
     )  # fmt: skip
     assert bool(run.converged.all()), run
+    assert all(run.assumptions.values()) or not run.staleness.bounded
     out = model(data.x, data.edge_index, None, data.batch)
     torch.testing.assert_close(run.predictions[0], out, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", range(len(BOUNDED)), ids=[str(i) for i in BOUNDED])
-def test_energy_gnns_end_at_the_solvers_answer(case):
+@pytest.mark.parametrize("case", range(2 * len(BOUNDED)))
+def test_every_implicit_model_ends_at_the_solvers_answer(case):
     """Every impairment, alone in one half of the cases and beside the next one in the other, with
-    variants, staggers and delays by turns."""
-    impairments = (BOUNDED * 2)[case : case + 1 + case % 2]
-    variant = VARIANTS[case % len(VARIANTS)]
-    ends_at_the_solvers_answer(case, 1 + case % 4, case % 3, impairments, variant)
+    models, rules, staggers and delays by turns."""
+    impairments = (BOUNDED * 3)[case : case + 1 + case % 2]
+    name = NAMES[case % len(NAMES)]
+    rule = "gradient" if name.startswith("energy") and case < len(BOUNDED) else "auto"
+    ends_at_the_solvers_answer(name, rule, case, 1 + case % 4, case % 3, impairments)
 
 
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
-@given(*SCHEDULES, st.sampled_from(VARIANTS))
-def test_energy_gnns_end_at_the_solvers_answer_in_any_combination(
-    seed, stagger, delay, impairments, variant
+@given(st.sampled_from(NAMES), st.just("auto"), *SCHEDULES)
+def test_every_implicit_model_ends_at_the_solvers_answer_in_any_combination(
+    name, rule, seed, stagger, delay, impairments
 ):
-    ends_at_the_solvers_answer(seed, stagger, delay, impairments, variant)
+    ends_at_the_solvers_answer(name, rule, seed, stagger, delay, impairments)
 
 
 def test_certified_steps_converge():
@@ -312,56 +322,3 @@ def test_a_changed_letter_is_sent():
     changed[..., star.slot == 1] += 0.6
     assert sends(node, changed) == [False, True]
     assert sends(node + 0.6, letters) == [True, True]
-
-
-MODELS = {
-    "energy": lambda: EnergyGNN(3, out_channels=2, beta=0.5),
-    "energy, attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=0.5),
-    "denoising": lambda: GSDGNN(3, out_channels=2),
-    "IGNN": lambda: IGNN(3, out_channels=2),
-    "EIGNN": lambda: EIGNN(3, out_channels=2),
-    "Scarselli": lambda: ScarselliGNN(3, out_channels=2),
-    "maximum": lambda: MaxGNN(3, out_channels=2),
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=3, deadline=None)
-@given(*SCHEDULES)
-def test_every_implicit_model_ends_at_the_solvers_answer(name, seed, stagger, delay, impairments):
-    torch.manual_seed(seed)
-    model = MODELS[name]().double()
-    graph = random_graph([int(n) for n in torch.randint(1, 7, (3,))], seed=seed)
-    data = Data(
-        x=torch.randn(graph.num_nodes, 3, dtype=torch.float64),
-        edge_index=torch.stack([graph.src, graph.dst]),
-        batch=graph.batch,
-    )
-    run = simulate(
-        model, data, stagger=stagger, delay=delay, seed=seed, impairments=impairments,
-        ticks=6000, tol=1e-6,
-    )  # fmt: skip
-    assert bool(run.converged.all()), run
-    assert all(run.assumptions.values()) or not run.staleness.bounded
-
-
-@pytest.mark.parametrize("name", ["energy", "denoising"])
-def test_certified_steps_on_small_well_conditioned_cases(name):
-    torch.manual_seed(2)
-    make = {"energy": EnergyGNN, "denoising": GSDGNN}[name]
-    graph = random_graph([2, 3], seed=2)
-    data = Data(
-        x=torch.randn(5, 3, dtype=torch.float64),
-        edge_index=torch.stack([graph.src, graph.dst]),
-        batch=graph.batch,
-    )
-    run = simulate(
-        make(3, out_channels=2, beta=2.0).double(),
-        data,
-        step="certified",
-        stagger=2,
-        delay=1,
-        ticks=20_000,
-        tol=1e-6,
-    )
-    assert bool(run.converged.all()), run

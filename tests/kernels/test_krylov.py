@@ -50,10 +50,11 @@ def test_random_energies(data, seed, directed):
 
 @pytest.mark.parametrize("scale", [0.1, 0.2])
 def test_stiff_energies(scale):
-    """Larger weights make the Hessian worse conditioned."""
-    conv = layer(2, scale, hidden_channels=8)
+    """Larger weights make the Hessian worse conditioned. Torch factorises it, and conjugate
+    gradients end Newton's systems earlier."""
+    conv = layer(scale=scale, hidden_channels=8)
     inputs = Inputs(torch.randn(60, 3, **DOUBLE), grid(6, 10))
-    assert_alike(conv, inputs, atol=1e-8)
+    assert_alike(conv, inputs, atol=1e-8, apart=2)
 
 
 def test_hubs():

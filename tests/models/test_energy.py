@@ -21,7 +21,6 @@ from hogwild.errors import (
     AsynchronyError,
     ConfigError,
 )
-from hogwild.executors.unrolled import descended
 from hogwild.nn import PICNN
 from hogwild.solvers import Newton
 from hogwild.testing import check_model
@@ -217,7 +216,7 @@ def test_learned_start(replicas):
     assert torch.allclose(found.value, before, rtol=0, atol=1e-6)  # both end within the tolerance
     found.value.sum().backward()
     assert all(p.grad is None for p in conv.guess.parameters())
-    descended(conv.problem(inputs), 2).sum().backward()
+    conv.problem(inputs).start().square().sum().backward()
     assert all(p.grad is not None and p.grad.any() for p in conv.guess.parameters())
     conv.reset_parameters()
     assert not conv.problem(inputs).start().any()

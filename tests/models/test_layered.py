@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import ODD, ODD_NODES, cycle, features, refused
+from helpers import ODD, ODD_NODES, chain, cycle, features, refused
 from torch import nn
 
 from hogwild import GAT, GCN, Inputs, LayeredGNN
@@ -93,7 +93,7 @@ MISFITS = {
     "input": (of(pyg.SAGEConv(3, 4)), ["layer 0 (SAGEConv) raised", "width 4 to width 4"]),
     "told": (
         lambda: LayeredGNN([pyg.GCNConv(3, 4), pyg.GCNConv(4, 4)], 3, out_channels=2),
-        ["in_channels=3, 4", "width k to width k", "encoder"],
+        ["layer 0 (GCNConv)", "[3, 3] to [3, 4]", "encoder"],
     ),
     "pyg model": (
         lambda: LayeredGNN(pyg.GraphSAGE(3, 8, 2), 3, out_channels=2),
@@ -109,8 +109,11 @@ MISFITS = {
     ),
     "lazy": (of(pyg.SAGEConv(-1, 4)), ["SAGEConv", "in_channels=4"]),
     "cached": (of(pyg.GCNConv(4, 4, cached=True)), ["cached=True", "cached=False"]),
-    "initial values": (of(pyg.GCN2Conv(4, 0.1)), ["GCN2Conv", "x_0", "layer(x, edge_index)"]),
-    "no edges": (of(nn.Linear(4, 4)), ["Linear.forward", "layer(x, edge_index)"]),
+    "initial values": (
+        of(pyg.GCN2Conv(4, 0.1)),
+        ["(GCN2Conv) raised", "layer(x, edge_index)"],
+    ),
+    "no edges": (of(nn.Linear(4, 4)), ["layer 0 (Linear) raised", "layer(x, edge_index)"]),
     "not a module": (of(torch.relu), ["builtin_function", "torch.nn.Module"]),
     "not a list": (
         lambda: LayeredGNN(pyg.GCNConv(4, 4), 3, out_channels=2),
@@ -154,44 +157,59 @@ def conv():
     return pyg.GCNConv(4, 4)
 
 
+NORMS = {
+    "GraphNorm": "graph_norm",
+    "PairNorm": pyg.PairNorm(),
+    "InstanceNorm": "instance_norm",
+    "LayerNorm": "layer_norm",
+    "MeanSubtractionNorm": pyg.MeanSubtractionNorm(),
+    "GraphSizeNorm": pyg.GraphSizeNorm(),
+    "BatchNorm1d": nn.BatchNorm1d(4, track_running_stats=False),
+}
+CONVS = {
+    "GPSConv": lambda: pyg.GPSConv(4, conv()),
+    "APPNP": lambda: pyg.APPNP(3, 0.1),
+    "SGConv": lambda: pyg.SGConv(4, 4, K=2),
+    "SSGConv": lambda: pyg.SSGConv(4, 4, 0.1, K=2),
+    "TAGConv": lambda: pyg.TAGConv(4, 4),
+    "ChebConv": lambda: pyg.ChebConv(4, 4, K=3),
+    "MixHopConv": lambda: pyg.MixHopConv(4, 2, powers=[0, 2]),
+    "ARMAConv": lambda: pyg.ARMAConv(4, 4, num_layers=2),
+    "GatedGraphConv": lambda: pyg.GatedGraphConv(4, 2),
+    "AntiSymmetricConv": lambda: pyg.AntiSymmetricConv(4, num_iters=2),
+}
 BEYOND = {
-    "GraphNorm": (of(conv(), norm="graph_norm"), ["GraphNorm", "all nodes"]),
-    "PairNorm": (of(conv(), norm=pyg.PairNorm()), ["PairNorm", "all nodes"]),
-    "InstanceNorm": (of(conv(), norm="instance_norm"), ["InstanceNorm", "all nodes"]),
-    "LayerNorm": (of(conv(), norm="layer_norm"), ["mode='graph'", "mode='node'"]),
-    "MeanSubtractionNorm": (of(conv(), norm=pyg.MeanSubtractionNorm()), ["mean", "all nodes"]),
-    "GraphSizeNorm": (of(conv(), norm=pyg.GraphSizeNorm()), ["number of nodes"]),
-    "BatchNorm": (
-        of(conv(), norm=nn.BatchNorm1d(4, track_running_stats=False)),
-        ["BatchNorm1d(track_running_stats=False)", "all nodes"],
-    ),
+    **{name: (of(conv(), norm=norm), f"GCNConv, {name}") for name, norm in NORMS.items()},
+    **{name: (lambda make=make: of(make())(), name) for name, make in CONVS.items()},
     "inside": (
         lambda: LayeredGNN(pyg.GIN(4, 4, 2, norm="graph_norm"), 3, out_channels=2),
-        ["GraphNorm", "all nodes"],
+        "layer 0 (GINConv, GraphNorm)",
     ),
-    "jk": (
-        lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk="cat"), 3, out_channels=2),
-        ["jk='cat'", "jk=None"],
-    ),
-    "jk last": (lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk="last"), 3, out_channels=2), ["jk='last'"]),
-    "GPSConv": (of(pyg.GPSConv(4, conv())), ["GPSConv", "attends to all nodes"]),
-    "APPNP": (of(pyg.APPNP(3, 0.1)), ["APPNP", "3 hops"]),
-    "SGConv": (of(pyg.SGConv(4, 4, K=2)), ["SGConv", "2 hops", "layers of one hop"]),
-    "SSGConv": (of(pyg.SSGConv(4, 4, 0.1, K=2)), ["SSGConv", "2 hops"]),
-    "TAGConv": (of(pyg.TAGConv(4, 4)), ["TAGConv", "3 hops"]),
-    "ChebConv": (of(pyg.ChebConv(4, 4, K=3)), ["ChebConv", "2 hops"]),
-    "MixHopConv": (of(pyg.MixHopConv(4, 2, powers=[0, 2])), ["MixHopConv", "2 hops"]),
-    "ARMAConv": (of(pyg.ARMAConv(4, 4, num_layers=2)), ["ARMAConv", "2 hops"]),
-    "GatedGraphConv": (of(pyg.GatedGraphConv(4, 2)), ["GatedGraphConv", "2 hops"]),
-    "AntiSymmetricConv": (of(pyg.AntiSymmetricConv(4, num_iters=2)), ["2 hops"]),
-    "flow": (of(pyg.GCNConv(4, 4, flow="target_to_source")), ["flow", "flip edge_index"]),
+    "flow": (of(pyg.GCNConv(4, 4, flow="target_to_source")), "flip edge_index"),
 }
 
 
 @pytest.mark.parametrize("name", BEYOND)
 def test_more_than_one_hop_is_refused(name):
-    make, words = BEYOND[name]
-    refused(make, AsynchronyError, words)
+    """Where nodes would compute it; in step there is nothing wrong with it."""
+    torch.manual_seed(0)
+    make, word = BEYOND[name]
+    model = make().double().eval()
+    model(features(12), chain(12))
+    refused(
+        lambda: model.problem(Inputs(features(12), chain(12))),
+        AsynchronyError,
+        ["layer 0", word, "beyond a node", "one hop"],
+    )
+
+
+@pytest.mark.parametrize("jk", ["cat", "last"])
+def test_jumping_knowledge_is_refused(jk):
+    refused(
+        lambda: LayeredGNN(pyg.GCN(4, 4, 2, jk=jk), 3, out_channels=2),
+        AsynchronyError,
+        [f"jk={jk!r}", "jk=None"],
+    )
 
 
 def test_replicas_of_a_layer_that_cannot_be_vectorised():

@@ -135,7 +135,7 @@ def test_every_layer_at_all_nodes_and_at_some(name, replicas):
     problem = model.problem(Inputs(*inputs))
     graph = problem.graph
     assert (problem.replicas, problem.channels, problem.depth) == (replicas or 1, K, 2)
-    assert problem.surrounded == (needs_degrees,) * 2
+    assert problem.surrounded == needs_degrees
     h = problem.start()
     encoded = model.conv.encoder(inputs[0])
     assert torch.equal(h.mT, encoded if replicas else encoded.unsqueeze(0))
@@ -277,7 +277,10 @@ def test_layers_that_read_more_than_one_hop_are_refused(name, edge_index):
     assert model(x, edge_index).shape == (12, 2)  # synchronously there is nothing wrong with it
     with pytest.raises(AsynchronyError) as caught:
         model.eval().problem(Inputs(x, edge_index))
-    for word in ("layer 1", "beyond a node", "one hop"):
+    words = ["layer 1", "beyond a node", "one hop"]
+    if name == "numbered nodes":
+        words = ["a stack of SAGEConv cannot be run for a node and its neighbours alone"]
+    for word in words:
         assert word in str(caught.value)
     assert "eval()" not in str(caught.value)
 
@@ -323,13 +326,12 @@ def test_asking_draws_no_random_numbers():
 def test_a_problem_can_be_pickled_and_copied():
     """It survives pickling and copying, as agents in other processes need."""
     model, graph = GCN(3, out_channels=2).double(), random_graph([5])
-    problem = model.problem(
-        Inputs(torch.randn(5, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
-    )
     with torch.no_grad():
+        problem = model.problem(
+            Inputs(torch.randn(5, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
+        )
         h = problem.start()
         expected = problem.update(0, h, gather(h, graph.src), graph.everyone)
-    problem.encoded = problem.encoded.detach()
     for other in (pickle.loads(pickle.dumps(problem)), copy.deepcopy(problem)):
         h = other.start()
         found = other.update(0, h, gather(h, other.graph.src), other.graph.everyone)

@@ -383,7 +383,7 @@ def test_sum_weighs_edges_alike_up_to_the_largest_degree():
     degrees = torch.tensor([1.0, 2.0, 5.0, 6.0], **DOUBLE)  # one plus the neighbours
     here, there = scales("sum", degrees, degrees.new_ones(4), 4)
     torch.testing.assert_close(here, torch.tensor([5.0, 5.0, 5.0, 6.0], **DOUBLE) ** -0.5)
-    assert here is there
+    torch.testing.assert_close(there, here)
 
 
 def test_rate_scales_the_steps_of_adam():

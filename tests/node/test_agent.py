@@ -20,7 +20,6 @@ from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, save, saved, status
 from hogwild_node.errors import SetupError
 from hogwild_node.options import settings
-from hogwild_node.packets import HELLO
 from hogwild_node.soft import QUICK
 
 MODELS = {
@@ -92,17 +91,6 @@ def test_word_of_calm_does_not_lag_behind_slow_links():
     assert all(4.0 < g < 6.0 for g in grown)
 
 
-@pytest.mark.parametrize("rule", ["gradient", "messages"])
-def test_rules_by_name_and_float32(rule):
-    swarm = Swarm(
-        EnergyGNN(3, out_channels=2, beta=0.5), chain(4), 4, rule=rule, precision="float32"
-    )
-    swarm.run(40.0 if rule == "gradient" else 6.0)
-    assert swarm.error() < 1e-4
-    size = swarm.agents[0].format.data_size
-    assert size == (68 if rule == "gradient" else 124)
-
-
 @pytest.mark.parametrize("name", ["soft", "denoising"])
 def test_gradient_steps_of_pairwise_energies_send_embeddings_only(name):
     """With lost packets, and while nodes and features come and go. The features of an edge differ
@@ -127,28 +115,13 @@ def test_gradient_steps_of_pairwise_energies_send_embeddings_only(name):
     assert all(agent.read().state is State.SETTLED for agent in swarm.agents.values())
 
 
-def test_half_precision():
-    """Answers are off by what neighbours do not hear, about a per cent."""
-    swarm = Swarm(MODELS["soft"](), cycle(6), 6, rule="gradient", precision="float16")
+@pytest.mark.parametrize(("precision", "most"), [("float16", 0.03), ("float32", 1e-4)])
+def test_short_numbers(precision, most):
+    """Answers are off by what neighbours do not hear, with float16 about a per cent."""
+    swarm = Swarm(MODELS["soft"](), cycle(6), 6, rule="gradient", precision=precision)
     swarm.run(30.0)
-    assert 1e-5 < swarm.error() < 0.03
-    assert swarm.agents[0].format.data_size == 40 + 2 * 3
-    assert all(agent.read().state is State.SETTLED for agent in swarm.agents.values())
-
-
-def test_loss_and_skewed_clocks():
-    """30 % of packets are lost, and every clock starts elsewhere and shows another time."""
-    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(6), 6, loss=0.3, delay=(0.05, 0.15))
-    for i, agent in swarm.agents.items():
-        skew = 1e6 * (i - 3)
-        agent.clock = lambda skew=skew: swarm.network.now + skew
-        agent.begun = agent.unsettled = agent.clock()
-        real = agent.transport.receive
-        agent.transport.receive = lambda real=real, skew=skew: [
-            type(r)(r.sender, r.raw, r.at + skew) for r in real()
-        ]
-    swarm.run(15.0)
-    assert swarm.error() < 1e-6
+    assert 1e-3 * most < swarm.error() < most
+    assert swarm.agents[0].format.data_size == 40 + (2 if precision == "float16" else 4) * 3
     assert all(agent.read().state is State.SETTLED for agent in swarm.agents.values())
 
 
@@ -215,13 +188,14 @@ def test_a_warm_restart(tmp_path):
         ({"neighbours": {"a": Edge()}}, "its own neighbour"),
         ({"neighbours": {"b": Edge(edge_attr=[1.0])}}, "the edge to b"),
         ({"neighbours": {"b": Edge(weight=-1.0)}}, "weight -1.0"),
+        *(({"id": name}, "letters, digits") for name in ("", "a/b", "*", "a#b", "x" * 65)),
     ],
 )
 def test_what_an_agent_refuses(change, words):
     swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2)
-    options = {"features": [0.0, 1.0, 2.0]} | change
+    options = {"features": [0.0, 1.0, 2.0], "id": "a"} | change
     with pytest.raises(SetupError, match=words):
-        Agent(swarm.model, "a", options.pop("features"), swarm.network.endpoint("a"), **options)
+        Agent(swarm.model, transport=swarm.network.endpoint("a"), **options)
 
 
 # -- what a hostile reader found -------------------------------------------------------------------
@@ -242,14 +216,6 @@ def test_a_link_that_works_one_way_takes_no_part():
     swarm.network.post = real
     swarm.run(8.0)
     assert swarm.error() < 1e-6
-
-
-def test_a_neighbour_that_falls_silent_is_not_calm():
-    swarm = Swarm(GSDGNN(3, out_channels=2), chain(3), 3, lease=60.0, settle_after=2.0)
-    swarm.run(1.5)
-    swarm.agents.pop(2)  # frozen while it is unsettled: no word, and no lease for a long time
-    swarm.run(10.0)
-    assert all(agent.read().state is not State.SETTLED for agent in swarm.agents.values())
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(50.0, 1.0), (2.0, 5.0), (0.5, 20.0)])
@@ -276,21 +242,6 @@ def test_absurd_features_of_a_neighbour_do_not_stay():
     swarm.agents[2].set_features(swarm.x[2].numpy())
     swarm.run(12.0)
     assert swarm.error() < 1e-6
-
-
-def test_a_late_hello_of_an_old_incarnation_does_not_end_a_link():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2, lease=1.5)
-    old = swarm.agents[1]
-    hello = old.format.hello(old.format.header(old.incarnation, HELLO), 2.0, old.features)
-    swarm.agents = {i: swarm.start(i) for i in range(2)}
-    swarm.run(3.0)
-    swarm.agents[0]._receive("1", hello, swarm.network.now)
-    swarm.run(9.0)
-    assert swarm.agents[0].members == ["1"]
-    assert swarm.error() < 1e-6
-    before = swarm.agents[0].counts["received"]
-    swarm.run(3.0)  # about ten packets a second
-    assert swarm.agents[0].counts["received"] - before > 15
 
 
 def test_the_same_neighbours_again_change_nothing():
@@ -405,23 +356,6 @@ def test_a_weight_may_change():
         answer = swarm.whole.embed(inputs).value.numpy()
     assert np.abs(swarm.agents[0].read().h - before).max() > 1e-3
     np.testing.assert_allclose(swarm.agents[0].read().h, answer[0], atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "*", "a#b", "x" * 65])
-def test_names_are_plain(name):
-    swarm = Swarm(GSDGNN(3, out_channels=2), chain(2), 2)
-    with pytest.raises(SetupError, match="letters, digits"):
-        Agent(swarm.model, name, [0.0, 1.0, 2.0], swarm.network.endpoint("z"))
-
-
-def test_a_forged_sequence_does_not_end_a_link():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2, lease=1.0)
-    swarm.run(3.0)
-    link = swarm.agents[0].links["1"]
-    link.sequence = (link.sequence + 2**31 - 5) % 2**32  # as after one forged packet
-    swarm.run(6.0)
-    assert swarm.agents[0].members == ["1"]
-    assert swarm.error() < 1e-6
 
 
 def test_a_neighbour_that_was_linked_is_not_taken_for_a_stranger():

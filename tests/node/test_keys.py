@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import stat
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from hogwild_node.transports.tls import Certificates
 
 pytest.importorskip("cryptography")
 zenoh = pytest.importorskip("zenoh")
-from hogwild_node.transports.zenoh import ZenohTransport, tls_settings  # noqa: E402
+from hogwild_node.transports.zenoh import ZenohTransport, config_of, tls_settings  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +46,14 @@ def foreign(tmp_path_factory):
 def expired(folder, tmp_path_factory):
     """The folder of agent 1, with a certificate of the right authority that ended yesterday."""
     where = tmp_path_factory.mktemp("expired")
-    x509 = keys._import()
-    signer, authority = keys._load(x509, folder)
+    signer, authority = keys._load(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keys, "EARLY", timedelta(days=9))
-        keys._agent(x509, where, "1", datetime.now(UTC) - timedelta(days=1), signer, authority)
+        end = datetime.now(UTC) - timedelta(days=1)
+        own, certificate = keys._made("1", end, authority, signer)
+    (where / "1").mkdir()
+    files = {"authority.pem": authority, "certificate.pem": certificate, "key.pem": own}
+    keys._write(where / "1", files)
     return where / "1"
 
 
@@ -153,18 +155,12 @@ def linked(folder, *names, controller=None):
 @contextlib.contextmanager
 def outsider(address, certificates, **changes):
     """A plain Zenoh session with these certificates that connects to an agent."""
-    config = zenoh.Config()
-    settings = {
-        "mode": "peer", "scouting/multicast/enabled": False, "scouting/gossip/enabled": False,
-        "connect/endpoints": [f"tls/{address}"], "listen/endpoints": [],
+    settings = tls_settings(certificates) | {
+        "mode": "peer", "connect/endpoints": [f"tls/{address}"], "listen/endpoints": [],
         "connect/retry": {"period_init_ms": 100, "period_max_ms": 200},
     }  # fmt: skip
-    settings |= tls_settings(certificates)
-    for key, value in changes.items():
-        settings[f"transport/link/tls/{key}"] = value
-    for key, value in settings.items():
-        config.insert_json5(key, json.dumps(value))
-    with zenoh.open(config) as session:
+    settings |= {f"transport/link/tls/{key}": value for key, value in changes.items()}
+    with zenoh.open(config_of(settings)) as session:
         yield session
 
 
@@ -243,12 +239,9 @@ def test_without_a_controller_nobody_controls(folder):
 def test_one_word_of_the_controller_arrives(folder):
     """As docs/agents.md shows it: a client that connects, says one word, and leaves."""
     with linked(folder, "0", controller="base") as (agents, where):
-        config = zenoh.Config()
-        config.insert_json5("mode", '"client"')
-        config.insert_json5("connect/endpoints", f'["tls/{where["0"]}"]')
-        for key, value in tls_settings(Certificates.of(folder / "base")).items():
-            config.insert_json5(key, json.dumps(value))
-        with zenoh.open(config) as session:
+        settings = {"mode": "client", "connect/endpoints": [f"tls/{where['0']}"]}
+        settings |= tls_settings(Certificates.of(folder / "base"))
+        with zenoh.open(config_of(settings)) as session:
             session.put("hogwild/m/control/0", b"{}")
         assert until(agents["0"].control) == [b"{}"]
 
@@ -345,41 +338,25 @@ def refused(model, *words):
 
 
 def test_certificates_that_neighbours_would_refuse(folder, foreign, expired, model_file, tmp_path):
-    here = ("--listen", f"127.0.0.1:{free_ports(1)[0]}", "--id")
-    said = refused(model_file, *here, "1", "--certificates", tmp_path / "nowhere")
-    assert "authority.pem is missing" in said
-    assert "hogwild keys" in said
-    said = refused(model_file, *here, "1", "--certificates", folder / "0")
-    assert "is the certificate of 0, and this agent is 1" in said
-    said = refused(model_file, *here, "1", "--certificates", expired)
-    assert "has expired" in said
+    here = ("--listen", f"127.0.0.1:{free_ports(1)[0]}", "--id", "1")
+
+    def said(where, *more):
+        return refused(model_file, *here, "--certificates", where, *more)
+
+    assert "authority.pem is missing; expected" in said(tmp_path / "nowhere")
+    assert "is the certificate of 0, and this agent is 1" in said(folder / "0")
+    assert "has expired" in said(expired)
     mixed = tmp_path / "mixed"
     mixed.mkdir()
-    for name, source in (("authority.pem", folder / "1"), ("certificate.pem", foreign / "1"),
-                         ("key.pem", foreign / "1")):  # fmt: skip
-        (mixed / name).write_bytes((source / name).read_bytes())
-    assert "unable to get local issuer" in refused(model_file, *here, "1", "--certificates", mixed)
+    for name, source in (("authority", folder), ("certificate", foreign), ("key", foreign)):
+        (mixed / f"{name}.pem").write_bytes((source / "1" / f"{name}.pem").read_bytes())
+    assert "unable to get local issuer" in said(mixed)
     (mixed / "key.pem").write_bytes((folder / "1" / "key.pem").read_bytes())
-    assert "key values mismatch" in refused(model_file, *here, "1", "--certificates", mixed)
+    assert "key values mismatch" in said(mixed)
     (mixed / "key.pem").write_text("nonsense")
-    assert "cannot be used" in refused(model_file, *here, "1", "--certificates", mixed)
-    (mixed / "key.pem").unlink()
-    assert "key.pem is missing" in refused(model_file, *here, "1", "--certificates", mixed)
-    said = refused(model_file, *here, "1", "--certificates", folder / "1", "--neighbours",
-                   "0=tcp/127.0.0.1:21000")  # fmt: skip
-    assert "not encrypted" in said
-    said = refused(model_file, *here, "1", "--controller", "base")
-    assert "without certificates" in said
-
-
-def test_a_port_in_use(folder, model_file):
-    with contextlib.closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        where = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = refused(model_file, "--id", "0", "--listen", where, "--certificates", folder / "0")
-    assert where in said
-    assert "expected a free port" in said
+    assert "cannot be used" in said(mixed)
+    assert "not encrypted" in said(folder / "1", "--neighbours", "0=tcp/127.0.0.1:21000")
+    assert "without certificates" in refused(model_file, *here, "--controller", "base")
 
 
 @pytest.mark.parametrize("case", ["another authority", "no certificate"])

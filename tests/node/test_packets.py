@@ -1,5 +1,6 @@
 """Packets: what is written is read, and nothing else is."""
 
+import copy
 import math
 import struct
 from pathlib import Path
@@ -15,7 +16,7 @@ from memory_swarm import Swarm, sealed
 from hogwild import GSDGNN, EnergyGNN, SoftEnergyGNN
 from hogwild_node import model as node_models
 from hogwild_node.agent import Agent
-from hogwild_node.packets import DATA, HEADER, HELLO, PRECISIONS, RULES, BadPacket, Format
+from hogwild_node.packets import DATA, HELLO, PRECISIONS, BadPacket, Format
 from hogwild_node.registers import Registers
 
 NAME = "0123456789abcdef"
@@ -33,12 +34,6 @@ def drawn(form, seed=0):
         block = random.normal(size=(form.block, form.block))
         letter[-(form.block**2) :] = (block + block.T).ravel()
     return said, letter
-
-
-def test_sizes_are_those_that_are_promised():
-    assert HEADER.size == 40
-    assert GRADIENT.data_size == 68
-    assert MESSAGES.data_size == 124
 
 
 PACKETS = {
@@ -88,52 +83,38 @@ def test_round_trip(name):
     np.testing.assert_array_equal(features, [1.0, 2.0, 3.0])
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (lambda raw: raw[:10], "short"),
-        (lambda raw: b"\1" + raw[1:], "version"),
-        (lambda raw: raw[:1] + b"\7" + raw[2:], "kind"),
-        (lambda raw: raw[:2] + b"\0" + raw[3:], "rule"),
-        (lambda raw: raw[:3] + b"\3" + raw[4:], "kind"),
-        (lambda raw: raw[:4] + b"\xff" + raw[5:], "model"),
-        (lambda raw: raw + b"\0", "size"),
-        (lambda raw: raw[:-4], "size"),
-        (lambda raw: raw[:8] + b"\xff" + raw[9:], "damaged"),
-        (lambda raw: raw[:36] + b"\xff" + raw[37:], "damaged"),
-        (lambda raw: raw[:-1] + b"\xff", "damaged"),
-        (lambda raw: sealed(raw[:24] + struct.pack("<d", math.nan) + raw[32:]), "numbers"),
-        (lambda raw: sealed(raw[:32] + struct.pack("<f", math.nan) + raw[36:]), "numbers"),
-        (lambda raw: sealed(raw[:32] + struct.pack("<f", -1.0) + raw[36:]), "numbers"),
-    ],
-)
+WRONG = [
+    (lambda raw: raw[:10], "short"),
+    (lambda raw: b"\1" + raw[1:], "version"),
+    (lambda raw: raw[:1] + b"\7" + raw[2:], "kind"),
+    (lambda raw: raw[:2] + b"\0" + raw[3:], "rule"),
+    (lambda raw: raw[:3] + b"\3" + raw[4:], "kind"),
+    (lambda raw: raw[:4] + b"\xff" + raw[5:], "model"),
+    (lambda raw: raw + b"\0", "size"),
+    (lambda raw: raw[:-4], "size"),
+    (lambda raw: raw[:8] + b"\xff" + raw[9:], "damaged"),
+    (lambda raw: raw[:36] + b"\xff" + raw[37:], "damaged"),
+    (lambda raw: raw[:-1] + b"\xff", "damaged"),
+    (lambda raw: sealed(raw[:24] + struct.pack("<d", math.nan) + raw[32:]), "numbers"),
+    (lambda raw: sealed(raw[:32] + struct.pack("<f", math.nan) + raw[36:]), "numbers"),
+    (lambda raw: sealed(raw[:32] + struct.pack("<f", -1.0) + raw[36:]), "numbers"),
+]
+"""What somebody may do to a packet, and why it is refused then."""
+
+
+@pytest.mark.parametrize(("change", "why"), WRONG)
 def test_what_is_not_of_this_format_is_refused(change, why):
     raw = GRADIENT.data(GRADIENT.header(1), *drawn(GRADIENT))
     with pytest.raises(BadPacket, match=why):
         GRADIENT.read(change(raw))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
-def test_numbers_that_are_not_finite_are_refused(value):
-    """1e300 is infinite as a float32."""
+def test_numbers_that_are_infinite_as_float32_are_refused():
     said, letter = drawn(GRADIENT)
-    said[0] = value
+    said[0] = 1e300
     raw = GRADIENT.data(GRADIENT.header(1), said, letter)
     with pytest.raises(BadPacket, match="numbers"):
         GRADIENT.read_data(raw)
-    hello = GRADIENT.hello(GRADIENT.header(1, HELLO), 2.0, np.array([math.nan, 0.0, 0.0]))
-    with pytest.raises(BadPacket, match="numbers"):
-        GRADIENT.read_hello(hello)
-
-
-BYTES = st.one_of(
-    st.binary(max_size=200),
-    st.binary(min_size=68, max_size=68),
-    st.binary(min_size=32, max_size=130).map(
-        lambda b: sealed(b"\2\1\4\2" + bytes.fromhex("67452301") + b)
-    ),
-    st.sampled_from(RULES).map(lambda r: r.encode()),
-)
 
 
 @pytest.fixture(scope="module")
@@ -190,22 +171,15 @@ def spoil(agent, what, hello, numbers, bad, by):
 
 
 @settings(max_examples=2000, deadline=None)
-@given(st.one_of(BYTES, damaged()), st.sampled_from(["1", "stranger"]))
+@given(st.one_of(st.binary(max_size=200), damaged()), st.sampled_from(["1", "stranger"]))
 def test_malformed_packets_never_enter_and_never_crash(listener, given, sender):
     """Nothing of the packet enters the state, and the packet is counted."""
     agent, link = listener, listener.links["1"]
     raw = given if isinstance(given, bytes) else spoil(agent, *given)
-    before = (link.incarnation, link.revision, link.sequence, link.said.copy(), link.letter.copy())
-    features, dropped = link.features.copy(), agent.counts["dropped"]
-    claims = link.degree, link.mutual, link.known, link.last, link.heard
+    before, dropped = copy.deepcopy(vars(link)), agent.counts["dropped"]
     agent._receive(sender, raw, agent.now)
     assert agent.counts["dropped"] == dropped + 1
-    after = (link.incarnation, link.revision, link.sequence)
-    assert after == before[:3]
-    np.testing.assert_array_equal(link.said, before[3])
-    np.testing.assert_array_equal(link.letter, before[4])
-    np.testing.assert_array_equal(link.features, features)
-    assert claims == (link.degree, link.mutual, link.known, link.last, link.heard)
+    np.testing.assert_equal(vars(link), before)
 
 
 def test_old_packets_and_old_incarnations_are_dropped(listener):

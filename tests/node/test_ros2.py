@@ -1,7 +1,6 @@
 """Status messages for ROS 2: bytes as rosbags writes them, through a router on loopback."""
 
 import contextlib
-import json
 import math
 import subprocess
 import sys
@@ -23,6 +22,7 @@ rosbags = pytest.importorskip("rosbags.typesys")
 zenoh = pytest.importorskip("zenoh")
 from hogwild_node import ros2  # noqa: E402
 from hogwild_node.ros2 import DIAGNOSTICS, NUMBER, NUMBERS, Names, StatusPublisher  # noqa: E402
+from hogwild_node.transports.zenoh import config_of  # noqa: E402
 
 STORE = rosbags.get_typestore(rosbags.Stores.ROS2_JAZZY)
 TYPES = STORE.types
@@ -36,11 +36,6 @@ def written(kind, *fields):
 
 
 # -- bytes -----------------------------------------------------------------------------------------
-
-
-@given(FLOATS)
-def test_a_number(value):
-    assert ros2.number(value) == written(NUMBER, value)
 
 
 @given(st.lists(FLOATS, max_size=5))
@@ -60,36 +55,17 @@ def test_diagnostics(now, name, message, hardware, values):
     assert told == written(DIAGNOSTICS, header, [one])
 
 
-@pytest.mark.parametrize("kind", ros2.HASHES)
-def test_type_hashes(kind):
-    assert STORE.hash_rihs01(kind) == ros2.HASHES[kind]
-
-
-def test_the_attachment():
-    from zenoh.ext import Int64, z_serialize
-
-    gid = bytes(range(16))
-    found = ros2.attachment(5, 7, gid)
-    assert len(found) == 33
-    assert found == bytes(z_serialize((Int64(5), Int64(7), gid)))
-
-
 # -- names -----------------------------------------------------------------------------------------
 
 
-def test_names():
-    names = Names.of("robot-7", 3)
-    assert names.base == "hogwild/agent_robot_7"
-    assert names.key("a/b", NUMBER) == f"3/a/b/std_msgs::msg::dds_::Float64_/{ros2.HASHES[NUMBER]}"
-    assert names.node_token("z") == "@ros2_lv/3/z/0/0/NN/%/%hogwild/agent_robot_7"
-    alone = Names.of("7", 0, "/alone")
-    assert alone.node_token("z") == "@ros2_lv/0/z/0/0/NN/%/%/alone"
+def test_what_names_refuse():
+    assert Names("robot-7").base == "hogwild/agent_robot_7"
     for wrong in ("/a//b", "a b", "7a", "", "a/*"):
         with pytest.raises(SetupError, match="ROS 2 topic"):
-            Names.of("7", 0, wrong)
-    for wrong in (-1, 233, "0", True, 1.0):
+            Names("7", 0, wrong)
+    for wrong in (-1, 233, "0"):
         with pytest.raises(SetupError, match="ROS 2 domain"):
-            Names.of("7", wrong)
+            Names("7", wrong)
     for wrong in ("nowhere", "tls/127.0.0.1:7447", "tcp/127.0.0.1"):
         with pytest.raises(SetupError, match="ROS 2 router"):
             StatusPublisher(wrong, "7")
@@ -101,7 +77,7 @@ def test_tokens_are_those_of_an_independent_client():
     qos = pytest.importorskip("zenoh_ros2_sdk.qos").QosProfile.decode(ros2.QOS)
     assert (qos.history_depth, qos.durability.name) == (10, "VOLATILE")
     assert (qos.reliability.name, qos.liveliness.name) == ("RELIABLE", "AUTOMATIC")
-    names, topic = Names.of("7", 3), "hogwild/agent_7/calm"
+    names, topic = Names("7", 3), "hogwild/agent_7/calm"
     node = entity.NodeEntity(3, "z", 0, "agent_7", "/hogwild")
     assert names.node_token("z") == sdk.node_liveliness_keyexpr(node)
     kind, type_hash = "std_msgs::msg::dds_::Float64_", ros2.HASHES[NUMBER]
@@ -115,29 +91,18 @@ def test_tokens_are_those_of_an_independent_client():
 # -- through a router ------------------------------------------------------------------------------
 
 
-def session(**settings):
-    """A plain Zenoh session; ``__`` in a name stands for a slash."""
-    config = zenoh.Config()
-    settings |= {"scouting__multicast__enabled": False}
-    for key, value in settings.items():
-        config.insert_json5(key.replace("__", "/"), json.dumps(value))
-    return zenoh.open(config)
-
-
 def router(port):
     """A router with the settings of rmw_zenoh that matter here: it does not join peers."""
-    return session(
-        mode="router", listen__endpoints=[f"tcp/127.0.0.1:{port}"],
-        routing__router__peers_failover_brokering=False,
-    )  # fmt: skip
+    settings = {"mode": "router", "listen/endpoints": [f"tcp/127.0.0.1:{port}"]}
+    settings["routing/router/peers_failover_brokering"] = False
+    return zenoh.open(config_of(settings))
 
 
 def ros_node(port):
     """A session as a node of rmw_zenoh opens one: a peer that gossips."""
-    return session(
-        mode="peer", listen__endpoints=["tcp/127.0.0.1:0"],
-        connect__endpoints=[f"tcp/127.0.0.1:{port}"],
-    )  # fmt: skip
+    settings = {"mode": "peer", "listen/endpoints": ["tcp/127.0.0.1:0"]}
+    settings |= {"connect/endpoints": [f"tcp/127.0.0.1:{port}"], "scouting/gossip/enabled": True}
+    return zenoh.open(config_of(settings))
 
 
 def until(condition, seconds=10.0):
@@ -167,7 +132,8 @@ def decoded(sample):
 def test_a_ros_node_hears_the_status():
     """The router comes late, and goes and comes again."""
     (port,) = free_ports(1)
-    with StatusPublisher(f"tcp/127.0.0.1:{port}", "7", domain=3) as publisher:
+    publisher = StatusPublisher(f"tcp/127.0.0.1:{port}", "7", domain=3)
+    with contextlib.closing(publisher):
         publisher.publish(READING)  # nobody is there: nothing happens
         assert not publisher.connected
         for _ in range(2):
@@ -211,14 +177,30 @@ def test_a_ros_node_hears_the_status():
     assert len(gids) == 4
 
 
-def test_the_agent_publishes_to_an_independent_client(tmp_path):
-    """zenoh-ros2-sdk, which others wrote, receives what `hogwild-agent` sends."""
-    sdk = pytest.importorskip("zenoh_ros2_sdk")
+@pytest.fixture
+def agent(tmp_path):
+    """Run an agent with these options; what it says."""
     torch.manual_seed(0)
     model = str(tmp_path / "model.hog")
     export(EnergyGNN(3, out_channels=2, beta=1.0).double(), model)
-    port, listen = free_ports(2)
-    heard = []
+    command = [
+        sys.executable, "-m", "hogwild_node.command", "--model", model, "--id", "7", "--features",
+        "1,2,3", "--seconds", "4", "--transport", "udp",
+    ]  # fmt: skip
+
+    def run(*words):
+        listen = ("--listen", f"127.0.0.1:{free_ports(1)[0]}")
+        return subprocess.run(
+            [*command, *listen, *words], capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def test_the_agent_publishes_to_an_independent_client(agent):
+    """zenoh-ros2-sdk, which others wrote, receives what `hogwild-agent` sends."""
+    sdk = pytest.importorskip("zenoh_ros2_sdk")
+    (port,), heard = free_ports(1), []
     with contextlib.ExitStack() as stack:
         stack.enter_context(router(port))
         ears = sdk.ROS2Subscriber(
@@ -227,37 +209,21 @@ def test_the_agent_publishes_to_an_independent_client(tmp_path):
         )  # fmt: skip
         stack.callback(ears.session_mgr.session.close)
         stack.callback(ears.close)
-        words = [
-            "--model", model, "--id", "7", "--features", "1,2,3", "--seconds", "4", "--transport",
-            "udp", "--listen", f"127.0.0.1:{listen}", "--ros2", f"tcp/127.0.0.1:{port}",
-            "--ros2-domain", "5", "--ros2-topic", "/robots/r7", "--ros2-every", "0.2",
-        ]  # fmt: skip
-        found = subprocess.run(
-            [sys.executable, "-m", "hogwild_node.command", *words],
-            capture_output=True, text=True, timeout=60,
+        found = agent(
+            "--ros2", f"tcp/127.0.0.1:{port}", "--ros2-domain", "5", "--ros2-topic", "/robots/r7",
+            "--ros2-every", "0.2",
         )  # fmt: skip
     assert (found.returncode, found.stderr) == (0, "")
     assert len(heard) >= 5
     assert heard[-1].data > heard[0].data >= 0.0  # alone, it grows calmer
 
 
-def test_the_agent_runs_without_a_router(tmp_path):
-    torch.manual_seed(0)
-    model = str(tmp_path / "model.hog")
-    export(EnergyGNN(3, out_channels=2, beta=1.0).double(), model)
-    port, listen = free_ports(2)
-    words = [
-        sys.executable, "-m", "hogwild_node.command", "--model", model, "--id", "7", "--features",
-        "1,2,3", "--seconds", "4", "--transport", "udp", "--listen", f"127.0.0.1:{listen}",
-    ]  # fmt: skip
-    found = subprocess.run(
-        [*words, "--ros2", f"tcp/127.0.0.1:{port}"], capture_output=True, text=True, timeout=60
-    )
+def test_the_agent_runs_without_a_router(agent):
+    where = f"tcp/127.0.0.1:{free_ports(1)[0]}"
+    found = agent("--ros2", where)
     assert found.returncode == 0
     assert len(found.stderr.splitlines()) == 1
-    assert f"no router of ROS 2 at tcp/127.0.0.1:{port}" in found.stderr
-    found = subprocess.run(
-        [*words, "--ros2-domain", "1"], capture_output=True, text=True, timeout=60
-    )
+    assert f"no router of ROS 2 at {where}" in found.stderr
+    found = agent("--ros2-domain", "1")
     assert found.returncode == 2
     assert "ros2_domain without ros2" in found.stderr

@@ -28,7 +28,7 @@ def test_without_the_extra(monkeypatch, missing):
     result = hogwild.robustness(GCN(1, out_channels=1).double(), example(chain(3), 3), runs=1)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=rf"{missing} is missing.*hogwild-gnn\[plots\]"):
-        result.plot() if missing == "matplotlib" else result.to_frame()
+        result.plot() if missing == "matplotlib" else result.deadlines.to_frame()
 
 
 def test_a_notebook_shows_a_figure():

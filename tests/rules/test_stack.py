@@ -1,7 +1,5 @@
 """Stacks: levels run together, and a node uses nothing it has not heard."""
 
-import copy
-
 import pytest
 import torch
 from helpers import DOUBLE, chain
@@ -11,7 +9,6 @@ from torch_geometric.data import Data
 from experiments.maximum import MaxConv
 from hogwild import EIGNN, GNN, IGNN, EnergyGNN, Inputs, Readout, simulate
 from hogwild.asynchrony.impairments import BernoulliLoss, Crashes
-from hogwild.executors.simulation import Settings, Simulation
 from hogwild.kernels.native import library
 from hogwild.models import Stack
 from hogwild.models.gsd import GSDConv
@@ -119,7 +116,7 @@ def test_levels_are_updated_in_compiled_code(rule, options, monkeypatch):
     how = {"rule": rule, "runs": 2, "impairments": crashes, "ticks": 30, "tol": None}
     run = simulate(model, data((1, 5)), **how)
     assert run.path.startswith("compiled")
-    monkeypatch.setattr("hogwild.rules.stack.kernel_of", lambda *_: "switched off")
+    monkeypatch.setattr("hogwild.rules.levels.kernel_of", lambda *_: "switched off")
     plain = simulate(model, data((1, 5)), **how)
     assert plain.path == "torch: switched off"
     torch.testing.assert_close(run.h, plain.h, rtol=0, atol=1e-7)
@@ -148,27 +145,6 @@ def test_levels_that_begin_again_are_no_longer_compiled(name):
     again, alone = after(used, start), after(fresh, start)
     for one, other in zip(again, alone, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
-
-
-def test_a_copy_of_a_simulation_goes_on_alone():
-    torch.manual_seed(0)
-    model = EnergyGNN(3, out_channels=2, beta=2.0, num_layers=2).double()
-    with torch.no_grad():
-        problem = model.problem(Inputs(*arguments(data())))
-        rule = rule_for(problem, "messages")
-        one = Simulation(
-            rule, Settings(stagger=3, delay=1).schedule(problem.graph), problem.start()
-        )
-        for _ in range(5):
-            one.step()
-        other = copy.deepcopy(one)
-        assert other.path == one.path
-        for _ in range(5):
-            one.step()
-        assert not torch.equal(other.h, one.h)
-        for _ in range(5):
-            other.step()
-    assert torch.equal(other.h, one.h)
 
 
 # -- what a node may know --------------------------------------------------------------------------

@@ -62,7 +62,7 @@ def test_constant(task):
 
 
 def test_bad_options():
-    with pytest.raises(ConfigError, match="expected a larger radius, or more points"):
+    with pytest.raises(ConfigError, match="expected a larger radius or degree, or more points"):
         tasks.get("coordinates", num_graphs=1, num_nodes=12, radius=0.05)
     for options in ({"num_graphs": 0}, {"num_nodes": 1}, {"radius": 0.0}):
         with pytest.raises(ConfigError, match=next(iter(options))):

@@ -1,12 +1,16 @@
 """Tasks on sequences."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from torch_geometric.data import Batch
 
 import hogwild
-from hogwild.errors import ConfigError
+from hogwild.errors import ConfigError, DataError
 from hogwild.tasks import get
+from hogwild.tasks.moving import mote_positions
 
 
 def test_folds_hold_whole_sequences():
@@ -59,5 +63,24 @@ def test_train_and_track():
     )  # fmt: skip
     frames = result.task.sequence(0)
     scenario = hogwild.Scenario(frames, [0, 20, 40], length=60)
-    seen = hogwild.track(result.model, scenario.to(result.config.precision))
+    seen = hogwild.track(result.model, scenario)
     assert seen.score.shape == (60, 1)
+
+
+def test_motes_of_the_lab(monkeypatch):
+    if Path(os.environ.get("HOGWILD_DATA", ""), "sensor", "intel_lab_mote_locs.txt").is_file():
+        place = mote_positions()
+        assert place.shape == (54, 2)
+        assert place.max() == 1.0
+    monkeypatch.delenv("HOGWILD_DATA", raising=False)
+    with pytest.raises(DataError, match="positions of the motes"):
+        mote_positions()
+
+
+def test_sensors_read_the_source():
+    """Without noise a reading is 1 / (1 + d² / 0.2²)."""
+    frames = get("moving-source", sequences=1, moments=10, num_nodes=20, noise=0.0).sequence(0)
+    for frame in frames:
+        d = (frame.x[:, 1:] - frame.y).square().sum(-1)
+        torch.testing.assert_close(frame.x[:, 0], 1 / (1 + d / 0.04), rtol=0, atol=1e-5)
+    assert not torch.equal(frames[0].y, frames[5].y)

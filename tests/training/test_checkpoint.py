@@ -72,7 +72,7 @@ def test_missing_and_damaged_indices(tmp_path):
     index.write_text(whole)
     (file,) = tmp_path.glob("*.safetensors")
     file.unlink()
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.load(tmp_path)
 
 
@@ -83,13 +83,13 @@ def test_a_checkpoint_names_no_file_outside_its_folder(tmp_path):
     (other,) = (tmp_path / "two").glob("*.safetensors")
     found = json.loads(index.read_text())
     index.write_text(json.dumps({**found, "tensors": f"../two/{other.name}"}))
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="damaged"):
         checkpoint.load(tmp_path / "one")
 
 
 def test_extra_must_be_json(tmp_path):
     for extra in ({"a": torch.zeros(1)}, {"a": math.nan}):
-        with pytest.raises(CheckpointError, match="JSON"):
+        with pytest.raises((TypeError, ValueError), match="JSON"):
             checkpoint.save(tmp_path, {}, extra)
     assert not checkpoint.exists(tmp_path)
 

@@ -12,7 +12,7 @@ from tiny_tasks import Sums
 import hogwild
 from hogwild import load, train
 from hogwild.errors import CheckpointError, ConfigError
-from hogwild.training import log
+from hogwild.training.checkpoint import read_history
 
 
 class Kill(BaseException):
@@ -51,7 +51,7 @@ def test_interrupted_and_resumed_is_uninterrupted(tmp_path, options):
         assert torch.equal(whole.metrics[part], resumed.metrics[part])
 
     def timeless(folder):
-        lines = log.read(folder / "metrics.jsonl")
+        lines = read_history(folder / "metrics.jsonl")
         return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "cut")
@@ -176,7 +176,7 @@ def test_files_are_refused_as_folders(tmp_path):
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ConfigError, match=r"folder='.*' cannot be used \("):
             train(Sums(), folder=folder, **QUICK)
-        with pytest.raises(CheckpointError, match="is a file"):
+        with pytest.raises(CheckpointError, match="expected the folder of a finished run"):
             load(folder)
 
 

@@ -12,7 +12,7 @@ import hogwild
 from hogwild import GCN, EnergyGNN, tasks, train
 from hogwild.errors import ConvergenceWarning
 from hogwild.solvers import LBFGS
-from hogwild.training.batches import Shelf, predict_levels
+from hogwild.training.batches import Batches, predict_levels
 
 
 def test_learns():
@@ -280,12 +280,12 @@ def test_measuring_in_inference_mode_leaves_training_alone():
     assert torch.equal(parameters(watched), parameters(plain))
 
 
-def test_shelf_numbers_nodes_as_all_graphs_together_do():
+def test_batches_number_nodes_as_all_graphs_together_do():
     graphs = [Data(x=torch.full((n, 1), float(n)), edge_index=chain(n)) for n in (2, 4, 3)]
-    shelf = Shelf(graphs, torch.float64, torch.device("cpu"))
-    taken = shelf.take(torch.tensor([0, 2]), keep=True)
+    batches = Batches(graphs, torch.float64, torch.device("cpu"))
+    taken = batches.take(torch.tensor([0, 2]), keep=True)
     assert taken.nodes.tolist() == [0, 1, 6, 7, 8]
     assert taken.data.x.dtype == torch.float64
     assert taken.data.num_graphs == 2
-    assert shelf.take(torch.tensor([0, 2])) is taken
+    assert batches.take(torch.tensor([0, 2])) is taken
     assert graphs[0].x.dtype == torch.float32

@@ -266,10 +266,13 @@ def test_missing_targets_with_a_loss_that_leaves_them_out():
     [
         (lambda g: [], "non-empty list"),
         (lambda g: [*g, 3], "non-empty list"),
-        (lambda g: [Data(x=g[0].x, edge_index=g[0].edge_index)], "graph 0 lacks y; expected x"),
+        (
+            lambda g: [Data(x=g[0].x, edge_index=g[0].edge_index)],
+            "graph 0 has no y; expected tensors x",
+        ),
         (
             lambda g: [Data(x=g[0].x.numpy(), edge_index=g[0].edge_index, y=g[0].y)],
-            "graph 0 has x as a ndarray; expected a tensor",
+            "graph 0 has a ndarray as x; expected tensors",
         ),
         (lambda g: [*g, Data(x=g[0].x, edge_index=g[0].edge_index, y=torch.zeros(3))], "graph 6"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.zeros(4, 9)})], "graph 6 has 9 feat"),
@@ -280,11 +283,11 @@ def test_missing_targets_with_a_loss_that_leaves_them_out():
         ),
         (
             lambda g: [Data(**g[0].to_dict(), test_mask=g[0].y > 0)],
-            "graph 0 has test_mask and no train_mask",
+            "graph 0 has test_mask; expected a train_mask in all",
         ),
         (
             lambda g: [Data(**g[0].to_dict(), train_mask=torch.ones(4, dtype=torch.bool))],
-            r"masks of nodes and y of shape \[1\]",
+            r"masks of nodes, y of shape \[1\]",
         ),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "x": torch.ones(4, 2).long()})], "one_hot"),
         (lambda g: [*g, Data(**{**g[0].to_dict(), "y": torch.tensor([-1])})], "the class -1"),

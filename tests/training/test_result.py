@@ -7,7 +7,7 @@ from helpers import looks_like_a_picture
 from tiny_tasks import Sums
 
 from hogwild import train
-from hogwild.plots.charts import curves
+from hogwild.plots.courses import curves
 
 
 def test_ranking_compares_like_with_like(tmp_path):

@@ -52,10 +52,20 @@ import numpy as np
 
 from hogwild_node.balls import Balls
 from hogwild_node.errors import SetupError
-from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, PRECISIONS, WORD, BadPacket, Header, behind
+from hogwild_node.packets import (
+    DATA,
+    HALF,
+    HELLO,
+    PRECISIONS,
+    WORD,
+    BadPacket,
+    Edge,
+    Header,
+    Link,
+    behind,
+)
 from hogwild_node.registers import Reading, Registers, State, Work
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport

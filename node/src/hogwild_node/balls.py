@@ -32,11 +32,10 @@ import numpy as np
 from hogwild_node.errors import SetupError
 from hogwild_node.flood import Flood, Key
 from hogwild_node.held import Piece, Solved, solve
-from hogwild_node.link import Edge, Link
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.model import NodeModel, Part
 from hogwild_node.ops import Array
-from hogwild_node.packets import HEADER, BadPacket, Format, Header
+from hogwild_node.packets import HEADER, BadPacket, Edge, Format, Header, Link
 from hogwild_node.profiles import EMBEDDING, PROFILE, Profile, checked, read_embedding
 from hogwild_node.registers import Work
 from hogwild_node.star import Star

@@ -24,10 +24,10 @@ import numpy as np
 from hogwild_node import model as models
 from hogwild_node.agent import Agent
 from hogwild_node.errors import NodeError, SetupError
-from hogwild_node.link import Link
 from hogwild_node.model import NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.options import TRANSPORTS, edges, interval, numbers, settings
+from hogwild_node.packets import Link
 from hogwild_node.transports import Transport
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def run(found: dict[str, Any]) -> None:
         every, due = found.get("status"), time.monotonic()
         ros2 = ros2_of(found)
         if ros2 is not None:
-            stack.enter_context(ros2)
+            stack.callback(ros2.close)
         ros2_due, ros2_late = time.monotonic(), time.monotonic() + ROS2_PATIENCE
         trace = Trace(found.get("trace"))
         if state is not None:

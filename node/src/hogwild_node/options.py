@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hogwild_node.errors import SetupError
-from hogwild_node.link import Edge
-from hogwild_node.packets import PRECISIONS
+from hogwild_node.packets import PRECISIONS, Edge
 
 TRANSPORTS = ("zenoh", "udp")
 TEXT, NUMBER, NAME, NAMES = (str,), (int,), (str, int), (str, list)
@@ -147,7 +146,7 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
     for key in ("model", "id", "features"):
         if key not in found:
             raise SetupError(f"{key} is missing; expected --{key} …, or {key} in the file")
-    # Neighbours that send at this rate shall not seem silent (Agent._calm).
+    # Neighbours that send at this rate must not seem silent (Agent._calm).
     return {"settle_after": max(1.0, 10.0 / found.get("rate", 50.0))} | found
 
 

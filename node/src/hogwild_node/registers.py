@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hogwild_node.link import Edge, Link
 from hogwild_node.model import Neighbour, NodeModel, star_of
 from hogwild_node.ops import Array
-from hogwild_node.packets import Format, Header
+from hogwild_node.packets import Edge, Format, Header, Link
 from hogwild_node.rules import Rule
 from hogwild_node.star import Star
 

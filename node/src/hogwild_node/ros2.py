@@ -25,18 +25,17 @@ ROS 2 discovers nodes and publishers by liveliness tokens below ``@ros2_lv``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import re
 import struct
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hogwild_node.errors import SetupError
-from hogwild_node.transports.zenoh import _import, endpoint
+from hogwild_node.transports.zenoh import _import, config_of, endpoint
 
 if TYPE_CHECKING:
     from hogwild_node.registers import Reading
@@ -61,52 +60,36 @@ LARGEST_DOMAIN = 232
 # -- messages --------------------------------------------------------------------------------------
 
 
-class Cdr:
-    """Writes a message in CDR. Numbers are aligned to their size, counted from the header's end."""
-
-    def __init__(self) -> None:
-        self._body = bytearray()
-
-    def put(self, form: str, value: float) -> Cdr:
-        """Append a number, in a format of :mod:`struct`."""
-        self._body += bytes(-len(self._body) % struct.calcsize(form))
-        self._body += struct.pack(f"<{form}", value)
-        return self
-
-    def text(self, value: str) -> Cdr:
-        """Append a string: its length with the closing zero, its bytes, and the zero."""
-        raw = value.encode() + b"\0"
-        self.put("I", len(raw))
-        self._body += raw
-        return self
-
-    def __bytes__(self) -> bytes:
-        return b"\x00\x01\x00\x00" + bytes(self._body)
+def cdr(*fields: tuple[str, Any]) -> bytes:
+    """A message in CDR: numbers in a format of :mod:`struct`, aligned to their size, counted from
+    the header's end; texts (``"s"``) as their length with the closing zero, bytes and zero."""
+    body = bytearray()
+    for form, value in fields:
+        raw = value.encode() + b"\0" if form == "s" else b""
+        form, value = ("I", len(raw)) if raw else (form, value)
+        body += bytes(-len(body) % struct.calcsize(form)) + struct.pack(f"<{form}", value) + raw
+    return b"\x00\x01\x00\x00" + bytes(body)
 
 
 def number(value: float) -> bytes:
     """``std_msgs/msg/Float64``."""
-    return bytes(Cdr().put("d", value))
+    return cdr(("d", value))
 
 
 def numbers(values: Sequence[float]) -> bytes:
     """``std_msgs/msg/Float64MultiArray`` with an empty layout."""
-    out = Cdr().put("I", 0).put("I", 0).put("I", len(values))
-    for value in values:
-        out.put("d", value)
-    return bytes(out)
+    return cdr(("I", 0), ("I", 0), ("I", len(values)), *(("d", value) for value in values))
 
 
 def diagnostics(
     nanoseconds: int, level: int, name: str, message: str, hardware: str, values: dict[str, str]
 ) -> bytes:
     """``diagnostic_msgs/msg/DiagnosticArray`` with one status."""
-    out = Cdr().put("i", nanoseconds // 10**9).put("I", nanoseconds % 10**9).text("")
-    out.put("I", 1).put("B", level).text(name).text(message).text(hardware)
-    out.put("I", len(values))
-    for key, value in values.items():
-        out.text(key).text(value)
-    return bytes(out)
+    pairs = [("s", text) for pair in values.items() for text in pair]
+    return cdr(
+        ("i", nanoseconds // 10**9), ("I", nanoseconds % 10**9), ("s", ""), ("I", 1), ("B", level),
+        ("s", name), ("s", message), ("s", hardware), ("I", len(values)), *pairs,
+    )  # fmt: skip
 
 
 def attachment(sequence: int, nanoseconds: int, gid: bytes) -> bytes:
@@ -117,36 +100,31 @@ def attachment(sequence: int, nanoseconds: int, gid: bytes) -> bytes:
 # -- names -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Names:
     """What an agent is called in ROS 2.
 
-    Attributes:
+    Args:
+        id: The agent's name.
         domain: The ROS domain.
-        base: The topic that its topics are below, and the full name of its node, without the
-            leading slash.
+        topic: The topic that its topics are below; by default ``/hogwild/agent_<id>``.
+
+    Attributes:
+        base: That topic without the leading slash, which is also the full name of the agent's node.
     """
 
-    domain: int
-    base: str
-
-    @classmethod
-    def of(cls, id: str, domain: int = 0, topic: str | None = None) -> Names:
-        """The names of an agent; by default its topics are below ``/hogwild/agent_<id>``."""
+    def __init__(self, id: str, domain: int = 0, topic: str | None = None) -> None:
         base = f"hogwild/agent_{re.sub('[^A-Za-z0-9_]', '_', id)}"
-        base = base if topic is None else str(topic).removeprefix("/")
-        if not all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", part) for part in base.split("/")):
+        self.domain, self.base = domain, base if topic is None else topic.removeprefix("/")
+        if not all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", part) for part in self.base.split("/")):
             raise SetupError(
                 f"the ROS 2 topic is {topic!r}; expected names of letters, digits and underscores "
                 f"with slashes between them, for instance /hogwild/agent_7"
             )
-        whole = isinstance(domain, int) and not isinstance(domain, bool)
-        if not whole or not 0 <= domain <= LARGEST_DOMAIN:
+        if domain not in range(LARGEST_DOMAIN + 1):
             raise SetupError(
                 f"the ROS 2 domain is {domain!r}; expected a whole number from 0 to "
                 f"{LARGEST_DOMAIN}"
             )
-        return cls(domain, base)
 
     def key(self, topic: str, kind: str) -> str:
         """The key of a topic's samples."""
@@ -197,7 +175,7 @@ class StatusPublisher:
     """
 
     def __init__(self, router: str, id: str, *, domain: int = 0, topic: str | None = None) -> None:
-        self.zenoh, self.id, self.names = _import(), id, Names.of(id, domain, topic)
+        self.zenoh, self.id, self.names = _import(), id, Names(id, domain, topic)
         self.router = endpoint(router, "the ROS 2 router")
         if not self.router.startswith(("tcp/", "udp/")):
             raise SetupError(
@@ -210,7 +188,7 @@ class StatusPublisher:
             "diagnostics": DIAGNOSTICS,
         }  # fmt: skip
         self.sequence = 0
-        self.publishers: dict[str, tuple[Any, bytes]] = {}
+        self.publishers: list[tuple[Any, bytes]] = []
         self._session: Any = None
         self._tokens: list[Any] = []
         self._closed = threading.Event()
@@ -224,18 +202,17 @@ class StatusPublisher:
 
     def publish(self, reading: Reading) -> None:
         """Send a reading, now or never."""
-        publishers = self.publishers
-        if not publishers:
+        if not self.publishers:
             return
         now, self.sequence = time.time_ns(), self.sequence + 1
-        for topic, raw in self._messages(reading, now).items():
-            publisher, gid = publishers[topic]
-            try:
+        for (publisher, gid), raw in zip(
+            self.publishers, self._messages(reading, now), strict=True
+        ):
+            with contextlib.suppress(self.zenoh.ZError):  # lost, as any message may be
                 publisher.put(raw, attachment=attachment(self.sequence, now, gid))
-            except self.zenoh.ZError:
-                continue  # lost, as any message may be
 
-    def _messages(self, reading: Reading, now: int) -> dict[str, bytes]:
+    def _messages(self, reading: Reading, now: int) -> list[bytes]:
+        """One message for each topic."""
         level = WARN if reading.silent else OK
         values = {
             "prediction": ", ".join(f"{x:.9g}" for x in reading.prediction),
@@ -247,20 +224,13 @@ class StatusPublisher:
         status = diagnostics(
             now, level, f"hogwild: agent {self.id}", str(reading.state), self.id, values
         )
-        raws = [
+        return [
             numbers(reading.prediction.tolist()), number(reading.residual), number(reading.calm),
             status,
         ]  # fmt: skip
-        return dict(zip(self.topics, raws, strict=True))
 
     def _connect(self) -> None:
-        config = self.zenoh.Config()
-        settings = {
-            "mode": "client", "connect/endpoints": [self.router],
-            "scouting/multicast/enabled": False, "scouting/gossip/enabled": False,
-        }  # fmt: skip
-        for key, value in settings.items():
-            config.insert_json5(key, json.dumps(value))
+        config = config_of({"mode": "client", "connect/endpoints": [self.router]})
         session = None
         while session is None:
             try:
@@ -268,7 +238,7 @@ class StatusPublisher:
             except self.zenoh.ZError:  # a client cannot open without its router
                 if self._closed.wait(RETRY):
                     return
-        self._session, found = session, {}
+        self._session, found = session, []
         name = str(session.info.zid())
         alive, drop = session.liveliness(), self.zenoh.CongestionControl.DROP
         self._tokens = [alive.declare_token(self.names.node_token(name))]
@@ -276,7 +246,7 @@ class StatusPublisher:
             token = self.names.publisher_token(name, place, topic, kind)
             key = self.names.key(topic, kind)
             gid = hashlib.blake2b(token.encode(), digest_size=16).digest()
-            found[topic] = session.declare_publisher(key, congestion_control=drop), gid
+            found.append((session.declare_publisher(key, congestion_control=drop), gid))
             self._tokens.append(alive.declare_token(token))
         self.publishers = found
         if self._closed.is_set():
@@ -286,12 +256,6 @@ class StatusPublisher:
         """Leave the router."""
         self._closed.set()
         self._thread.join(2.0 * RETRY)
-        self.publishers, session, self._session = {}, self._session, None
+        self.publishers, session, self._session = [], self._session, None
         if session is not None:
             session.close()
-
-    def __enter__(self) -> StatusPublisher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -21,34 +21,33 @@ SLOW = 3.0
 """Who needs more light cones than this can be helped."""
 
 
-def advice(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
+def counted(count: int, what: str) -> str:
+    """A number of things, in words."""
+    return f"{count:,} {what}{'s' if count != 1 else ''}"
+
+
+# -- in time ---------------------------------------------------------------------------------------
+
+
+def advice(seen: Mapping[str, Deadlines]) -> str:
     """What each of these runs needs to be in time, which of them to take, and what would help.
-
-    Args:
-        seen: Runs under the same schedules, by name: of one model with several rules, or of
-            several models.
-        share: In time means within this share of the synchronous error.
-    """
-    prices = {name: one.within(share) for name, one in seen.items()}
-    ready = {name: price for name, price in prices.items() if price is not None}
+    They are runs under the same schedules, by name: of one model with several rules, or of several
+    models. In time means within 5 % of the synchronous error."""
+    ready = {name: price for name, one in seen.items() if (price := one.within()) is not None}
     order = sorted(seen, key=lambda name: ready[name].ticks if name in ready else float("inf"))
-    said: list[str] = []
-    for name in order:
-        told = said and seen[name].goal(share) == seen[order[0]].goal(share)
-        said.append(_needs(name, seen, share, told=bool(told)))
+    best, goal = order[0], seen[order[0]].goal()
+    sentences = [_needs(name, seen, name != best and seen[name].goal() == goal) for name in order]
     if len(seen) > 1 and ready:
-        said.append(_choice(seen, ready))
-    best = order[0]
-    return ". ".join([*said, remedy(best, seen[best], share)]) + "."
+        sentences.append(_choice(seen, ready))
+    return ". ".join([*sentences, remedy(best, seen[best])]) + "."
 
 
-def table(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
+def table(seen: Mapping[str, Deadlines]) -> str:
     """One row for each of these runs: the error in the end, and what it costs to be near it."""
-    heads = ["", "in step", "in the end", f"within {share:.0%}: ticks", "light cones", "updates",
-             "packets", "bytes"]  # fmt: skip
-    rows = [heads]
+    rows = [["", "in step", "in the end", f"within {NEAR:.0%}: ticks", "light cones", "updates",
+             "packets", "bytes"]]  # fmt: skip
     for name, one in seen.items():
-        price, last = one.within(share), one.rows()[-1]
+        price, last = one.within(), one.rows()[-1]
         cells = ["–", f"{last['deviation']:.2g}"]
         if one.metric is not None and one.synchronous is not None:
             cells = [one.metric.show(float(one.synchronous.mean())), one.metric.show(last["error"])]
@@ -61,15 +60,14 @@ def table(seen: Mapping[str, Deadlines], share: float = NEAR) -> str:
     return aligned(rows)
 
 
-def _needs(name: str, seen: Mapping[str, Deadlines], share: float, *, told: bool) -> str:
-    """What one of them needs, and how much worse than the best its answer is. A goal that the
-    reader was ``told`` before is not repeated."""
+def _needs(name: str, seen: Mapping[str, Deadlines], goal_is_known: bool) -> str:
+    """What one of them needs, and how much worse than the best its answer is."""
     one = seen[name]
-    text = f"{name}: {one.reached(share) if told else one.sentence(share)}"
-    error, least = _wrong(one), min(map(_wrong, seen.values()), default=0.0)
-    if one.metric is not None and error > (1 + share) * least and error == error:
+    text = f"{name}: {one.reached() if goal_is_known else one.sentence()}"
+    error, least = _wrong(one), min(map(_wrong, seen.values()))
+    if one.metric is not None and one.synchronous is not None and error > (1 + NEAR) * least:
         more = f", {error / least - 1:.0%} more than the best here" if least > 0 else ""
-        text += f", but its error is {one.metric.show(float(one.synchronous.mean()))}{more}"  # type: ignore[union-attr]
+        text += f", but its error is {one.metric.show(float(one.synchronous.mean()))}{more}"
     return text
 
 
@@ -99,10 +97,9 @@ def _choice(seen: Mapping[str, Deadlines], ready: Mapping[str, Price]) -> str:
     )
 
 
-def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
+def remedy(name: str, one: Deadlines) -> str:
     """What would help one of them to be in time earlier."""
-    price = one.within(share)
-    rule, cone = about(one.settings.rule), one.cone
+    price, rule, cone = one.within(), about(one.settings.rule), one.cone
     if not cone.crossed:
         return "What would help: a network on which information can cross the graph at all"
     if price is None:
@@ -114,129 +111,110 @@ def remedy(name: str, one: Deadlines, share: float = NEAR) -> str:
         )
     cones = one.cones(price.ticks)
     if cones <= FAST:
-        heard = f"the last node has heard of every other after {shown(cone.mean)} updates a node"
         early = "; this error does not need all that, and is met before" if cones < 1 else ""
         return (
             f"What would help {name}: only a faster network (smaller S and D, fewer losses, fewer "
-            f"hops): {heard}{early}"
+            f"hops): the last node has heard of every other after {shown(cone.mean)} updates a "
+            f"node{early}"
         )
     if cones <= SLOW:
         return f"{name} is within {SLOW:g} light cones; little is left to gain"
-    said = "; ".join(filter(None, (sooner(one.settings.rule), rule.tuning)))
-    return f"What would help {name}: {said}"
+    helps = filter(None, (sooner(one.settings.rule), rule.tuning))
+    return f"What would help {name}: {'; '.join(helps)}"
+
+
+# -- what happened ---------------------------------------------------------------------------------
 
 
 def verdict(of: Robustness) -> str:
     """What happened, what of it is proved, and what to do about it."""
-    run = of.run
-    total = run.converged.size(0)
-    good = int(run.converged.flatten(1).all(1).sum())
-    if good == total:
-        word, why = _arrived(of)
+    run, made, total = of.run, of.settings, of.run.converged.size(0)
+    bad = total - int(run.converged.flatten(1).all(1).sum())
+    schedules, far = counted(total, "schedule"), float(run.deviation.max())
+    if not bad:
+        head, why = _arrived(of)
         return (
-            f"{word}: {good} of {schedules(total)} end{'s' if good == 1 else ''} at the "
-            f"synchronous answer (relative deviation at most {float(run.deviation.max()):.1g}). "
-            f"{why}."
+            f"{head}: {total} of {schedules} end{'s' if total == 1 else ''} at the synchronous "
+            f"answer (relative deviation at most {far:.1g}). {why}."
         )
-    effect, are = _effect(of), "is" if total - good == 1 else "are"
-    made = of.settings
+    effect, are, rule = _effect(of), "is" if bad == 1 else "are", about(run.rule)
     silent = [i for i in made.impairments if not (i.recurs or i.bound(made.stagger, made.delay))]
     if silent:
         total_loss = BernoulliLoss(1.0) in silent
         return (
             f"Not converged, and no further tick helps: "
             f"{'no packet ever arrives' if total_loss else 'some packets may never arrive'} under "
-            f"{silent[0]!r}, so that {total - good} of {schedules(total)} {are} up to "
-            f"{float(run.deviation.max()):.2g} (relative) from the synchronous answer{effect}. "
-            f"A node cannot know what it never hears, under any rule. What to do: let packets "
-            f"through now and then."
+            f"{silent[0]!r}, so that {bad} of {schedules} {are} up to {far:.2g} (relative) from "
+            f"the synchronous answer{effect}. A node cannot know what it never hears, under any "
+            f"rule. What to do: let packets through now and then."
         )
-    if about(run.rule).failing and not _completed(of):
+    # Nodes that wait for layers may have had all of them, from packets that were wrong.
+    waits = rule.exact and not all(i.exact for i in made.impairments)
+    if rule.failing and not (
+        waits and bool((run.updates >= of.certificate.constants["layers"]).all())
+    ):
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
-        return about(run.rule).failing.format(
-            bad=total - good,
-            schedules=schedules(total),
-            effect=effect,
-            distance=f"{float(of.distance.max()):.2g}",
+        return rule.failing.format(
+            bad=bad, schedules=schedules, effect=effect, distance=f"{float(of.distance.max()):.2g}",
             degrades="Degrades" if worse else "Depends on the schedule",
-        )
+        )  # fmt: skip
     ended = f"Not converged within the {run.ticks} ticks"
     if run.stalled:
         ended = f"Stopped at tick {run.ticks}, as runs no longer come nearer"
     return (
-        f"{ended}: {total - good} of {schedules(total)} {are} "
-        f"still up to {float(run.deviation.max()):.2g} (relative) from the synchronous answer"
-        f"{effect}. {_missing(of)}."
+        f"{ended}: {bad} of {schedules} {are} still up to {far:.2g} (relative) from the "
+        f"synchronous answer{effect}. {_missing(of)}."
     )
 
 
 def _arrived(of: Robustness) -> tuple[str, str]:
     """One word for runs that arrived, and why; "Immune" only where that is proved."""
-    made = of.settings
-    in_step = (made.stagger, made.delay, made.impairments) == (1, 0, ())
-    if of.kind is Kind.EXPLICIT and in_step:
+    made, reason = of.settings, of.certificate.reason.rstrip(".")
+    if of.kind is Kind.EXPLICIT and (made.stagger, made.delay, made.impairments) == (1, 0, ()):
         return "In step", "With S = 1 and D = 0 all nodes update together"
     if of.certificate.guaranteed:
         bounded = of.run.staleness.bounded
         who = "Every schedule with these bounds does" if bounded else "With probability one all do"
-        return "Immune", f"{who}, which is proved: {_reason(of)}"
-    return "Arrives", f"That was seen in these runs and is not proved: {_reason(of)}"
-
-
-def _completed(of: Robustness) -> bool:
-    """Whether nodes that wait for layers have had all of them, from packets that were wrong."""
-    waits = about(of.run.rule).exact and not all(i.exact for i in of.settings.impairments)
-    return bool(waits) and bool((of.run.updates >= of.certificate.constants["layers"]).all())
+        return "Immune", f"{who}, which is proved: {reason}"
+    return "Arrives", f"That was seen in these runs and is not proved: {reason}"
 
 
 def _missing(of: Robustness) -> str:
     """Why runs have not arrived, and what to do."""
-    inexact = [type(i).__name__ for i in of.settings.impairments if not i.exact]
-    if inexact and float(of.run.deviation.max()) < 1.0:
-        packets = " and ".join(
-            dict.fromkeys(i.packets for i in of.settings.impairments if not i.exact)
-        )
+    run, rule, reason = of.run, about(of.run.rule), of.certificate.reason.rstrip(".")
+    inexact = [i for i in of.settings.impairments if not i.exact]
+    names = ", ".join(type(i).__name__ for i in inexact)
+    if inexact and float(run.deviation.max()) < 1.0:
+        packets = " and ".join(dict.fromkeys(i.packets for i in inexact))
         return (
-            f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: "
-            f"{', '.join(inexact)} changes what packets say ({_reason(of)}). What to do: compare "
-            f"the distance above with what you can bear, or send finer packets"
+            f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: {names} changes "
+            f"what packets say ({reason}). What to do: compare the distance above with what you "
+            f"can bear, or send finer packets"
         )
     if inexact:
-        other = "; ".join(filter(None, ("send finer packets", about(of.run.rule).coarse)))
+        helps = "; ".join(filter(None, ("send finer packets", rule.coarse)))
         return (
-            f"{', '.join(inexact)} changes what packets say, so much that runs do not even come "
-            f"near. What to do: {other}"
+            f"{names} changes what packets say, so much that runs do not even come near. What to "
+            f"do: {helps}"
         )
-    needed = of.run.ticks_needed()
-    said = ["their distance has not fallen in the second half of these ticks"]
+    needed = run.ticks_needed()
+    helps = "their distance has not fallen in the second half of these ticks"
     if needed is not None:
-        said = [
+        helps = (
             f"at the pace of the second half of these ticks, ticks={needed} would be enough, "
-            f"{shown(needed / of.run.ticks)} times as many"
-        ]
-    rule = about(of.run.rule)
+            f"{shown(needed / run.ticks)} times as many"
+        )
     if rule.slow:
-        said.append(rule.slow)
+        helps += f"; {rule.slow}"
     elif rule.stuck and needed is None:
-        said.append(rule.stuck)
+        helps += f"; {rule.stuck}"
     elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
-        said.append(
-            "asynchronously the map need not converge unless it contracts in a (weighted) maximum "
-            "norm over the nodes: look for such a norm"
+        helps += (
+            "; asynchronously the map need not converge unless it contracts in a (weighted) "
+            "maximum norm over the nodes: look for such a norm"
         )
     proved = "is" if of.certificate.guaranteed else "is not"
-    return (
-        f"What to do: {'; '.join(said)}. That runs arrive in the end {proved} proved: {_reason(of)}"
-    )
-
-
-def _reason(of: Robustness) -> str:
-    return of.certificate.reason.rstrip(".")
-
-
-def schedules(count: int) -> str:
-    """A number of schedules, in words."""
-    return f"{count} schedule{'s' if count > 1 else ''}"
+    return f"What to do: {helps}. That runs arrive in the end {proved} proved: {reason}"
 
 
 def _effect(of: Robustness) -> str:

@@ -1,10 +1,11 @@
-"""A certificate: what is proved about one model on one batch of graphs, and its words."""
+"""A certificate: what is proved about one model on one batch of graphs, as numbers and in words."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -14,16 +15,16 @@ from hogwild.models.base import Kind
 LABELS = {
     "strong_convexity": "strong convexity β",
     "largest_row_sum": "largest row sum of |Hessian|, everywhere",
-    "smallest_eigenvalue": "smallest eigenvalue at the solution, at least",
-    "largest_eigenvalue": "largest eigenvalue at the solution, at most",
-    "condition_number": "condition number at the solution, at most",
+    "smallest_eigenvalue": "smallest eigenvalue at the solution",
+    "largest_eigenvalue": "largest eigenvalue at the solution",
+    "condition_number": "condition number at the solution",
     "condition_number_everywhere": "condition number, proved everywhere",
     "content_age": "D', age of the oldest embedding used",
     "modulus": "modulus κ of the contraction",
     "packet_error": "δ, largest error of a number in a packet",
     "largest_entry": "largest entry of any embedding in the answer",
     "drift": "largest move of an entry of the answer in a tick",
-    "dominance": "couplings over own curvature at the answer (dominance: below 1)",
+    "dominance": "couplings over own curvature (dominance: below 1)",
     "echo": "echo of messages near the answer, at most (converging: below 1)",
     "layers": "layers L",
     "hops": "hops across the graph",
@@ -31,40 +32,45 @@ LABELS = {
     "ticks_to_answer": "ticks until the answer, L (S + D)",
 }
 """The constants of a certificate, in words."""
+USEFUL = 1e6
+"""Proved numbers of updates above this are not shown as numbers."""
+HOPELESS = (
+    "some packets may never come through (a loss rate of 1 without a limit on its length, for "
+    "instance), and a node cannot learn what it never hears"
+)
 
 
-class RunOnParts(Protocol):
-    """What a certificate reads of a run of :func:`hogwild.cluster.infer`."""
-
-    workers: int
-    guarantee: str
-
-
-@dataclass(frozen=True)
-class Local:
-    """A proved rate near the answer. How near is not computed.
+class Rate(NamedTuple):
+    """How fast an error shrinks: the energy gap, or a weighted maximum norm.
 
     Attributes:
-        theorem: Which theorem holds: ``"messages"`` (:mod:`hogwild.analysis.echoes`), or, of balls,
-            ``"dominance"``.
-        rate: Factor by which a weighted largest entry of the error shrinks every ``period`` ticks.
-            For messages any larger factor holds near enough to the answer.
+        rate: The factor of every ``period`` ticks.
         period: See ``rate``.
         updates: Updates that a node makes, on average, until 10⁻⁶ of the error is left.
     """
 
-    theorem: str
     rate: float
     period: int
     updates: float
 
-    @property
-    def speed(self) -> str:
-        """The rate, in words."""
+    @classmethod
+    def of(cls, rate: float, period: int, stagger: int, log: float | None = None) -> Self:
+        """The rate of nodes that update every (S + 1) / 2 ticks on average. ``log`` is the
+        logarithm of the rate, where that is known more exactly."""
+        log = math.log(max(rate, 1e-6)) if log is None else log
+        return cls(rate, period, math.log(1e-6) / log * period / (0.5 * (stagger + 1)))
+
+    def __str__(self) -> str:
+        if self.updates > USEFUL:
+            return "runs converge; the proved rate is too slow to be of use"
+        digits = ",.3g" if self.updates < 100 else ",.0f"
         return (
-            f"1e-6 of the error is left after {counted(self.updates)} updates a node (mean); in "
-            f"the end a share of {1 - self.rate:.3g} is lost every {self.period} ticks"
+            f"1e-6 of the error is left after {self.updates:{digits}} updates a node (mean); a "
+            f"share of {1 - self.rate:.3g} is lost every {self.period} ticks"
         )
+
+
+NO_RATE: dict[str, Any] = {"rate": None, "period": None, "updates": None, "local": None}
 
 
 @dataclass
@@ -79,25 +85,22 @@ class Certificate:
             what they are.
         step: Certified steps [R, k, N] of an optimisation-based model, where a bound on the
             staleness holds.
-        rate: Proved factor by which the error (energy gap, or weighted maximum norm) shrinks every
-            ``period`` ticks; ``None``: no rate is proved.
-        period: See ``rate``.
-        updates: Updates that a node makes, on average, until the proof promises an error 10⁻⁶
-            times the error at ``since``.
-        local: A rate near the answer, where one is proved.
+        rate: The proved :class:`Rate` of the error; ``None``: no rate is proved.
+        period: See :class:`Rate`.
+        updates: See :class:`Rate`; of the error at ``since``.
+        local: The rate of messages near the answer (:mod:`hogwild.analysis.echoes`), where one is
+            proved. How near is not computed, and any larger factor holds near enough.
         own_step: How the user's step compares with the certified one, if a step was given.
         near: Proved bound on the distance, in the largest entry of any embedding, from the
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
             proved. A bound above ``constants["largest_entry"]`` is of no use, and ``reason`` says
             so.
         tracking: Proved bound on the distance, in the largest entry of any embedding, at which runs
-            follow an answer that moves (``drift``); ``None`` where none is proved, or none was
-            asked for.
+            follow an answer that moves (``drift``); ``None`` where none is proved, or no drift was
+            given.
         since: Tick from which on the rate holds; before it, nodes may lose their memory.
         levels: Of a stack: what holds for each level once those below stand still.
         rule: What the nodes do; ``None`` where the model cannot run asynchronously at all.
-        parts: What the parts of a graph did between two exchanges, why, and what is proved of
-            them, in words; empty where no run on parts was given.
     """
 
     kind: Kind
@@ -108,14 +111,13 @@ class Certificate:
     rate: float | None = None
     period: int | None = None
     updates: float | None = None
-    local: Local | None = None
+    local: Rate | None = None
     own_step: str | None = None
     near: float | None = None
     tracking: float | None = None
     since: int = 0
     levels: tuple[Certificate, ...] = ()
     rule: str | None = None
-    parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.guaranteed:
@@ -124,20 +126,16 @@ class Certificate:
     @property
     def data(self) -> dict[str, Any]:
         """Everything as numbers and words, for programs; constants by their names."""
-        named = (
-            *("rule", "guaranteed", "near", "tracking", "reason"),
-            *("rate", "period", "since", "updates"),
-        )
+        named = ("rule", "guaranteed", "near", "tracking", "reason", "rate", "period", "since",
+                 "updates", "own_step")  # fmt: skip
         step = self.step
         return {
             "kind": str(self.kind),
             **{name: getattr(self, name) for name in named},
             "certified_step_min": None if step is None else float(step.min()),
             "certified_step_max": None if step is None else float(step.max()),
-            "own_step": self.own_step,
-            "local": None if self.local is None else asdict(self.local),
+            "local": None if self.local is None else self.local._asdict(),
             **self.constants,
-            "parts": list(self.parts),
             "levels": [level.data for level in self.levels],
         }
 
@@ -147,7 +145,13 @@ class Certificate:
             head = "convergence under asynchrony guaranteed"
         elif self.near is not None:
             head = f"asynchronous runs end within {self.near:.3g} of the synchronous answer"
-        lines = [f"{self.kind} model, {head}", *self._rates(), f"  {self.reason}"]
+        lines = [f"{self.kind} model, {head}"]
+        if self.local is not None:
+            lines.append(f"  near enough to the answer: {self.local}")
+        if self.rate is not None and self.period is not None and self.updates is not None:
+            since = f", from tick {self.since} on" if self.since else ""
+            lines.append(f"  from anywhere{since}: {Rate(self.rate, self.period, self.updates)}")
+        lines.append(f"  {self.reason}")
         lines += [
             f"  {LABELS.get(name, name)} = {value:.4g}" for name, value in self.constants.items()
         ]
@@ -161,71 +165,28 @@ class Certificate:
             lines.append(f"  tracking: while the answer moves so fast, {within}")
         if self.own_step is not None:
             lines.append(f"  your step: {self.own_step}")
-        lines += [f"  {line}" for line in self.parts]
         lines += [f"level {number}: {level}" for number, level in enumerate(self.levels, 1)]
         return "\n".join(lines)
 
-    def _rates(self) -> list[str]:
-        """How fast, most useful first."""
-        lines, near = [], self.local
-        if near is not None:
-            slow = "the proved rate is too slow to be of use"
-            lines.append(
-                f"  near enough to the answer: {near.speed if near.updates <= USEFUL else slow}"
-            )
-        if self.rate is not None and self.updates is not None:
-            since = "" if not self.since else f", from tick {self.since} on"
-            told = (
-                f"1e-6 of the error is left after {counted(self.updates)} updates a node (mean); a "
-                f"share of {1 - self.rate:.3g} is lost every {self.period} ticks"
-            )
-            if self.updates > USEFUL:
-                told = "runs converge; the proved rate is too slow to be of use"
-            lines.append(f"  from anywhere{since}: {told}")
-        return lines
-
-    def under(self, settings: Settings) -> Self:
-        """The same certificate where the staleness has no bound, or where nodes may crash."""
+    def proved(self, settings: Settings, reason: str, rate: Rate | None = None) -> Self:
+        """The same certificate with a guarantee and its rate under bounded staleness, weaker where
+        the staleness has no bound, or where nodes may crash."""
         if settings.bounds is None:
-            return replace(
-                self,
-                reason=f"{self.reason}. Nothing bounds the staleness here (unlimited loss, for "
-                f"instance), but packets come through again and again with probability one, and "
-                f"with that probability runs converge; no rate is proved",
-                rate=None,
-                period=None,
-                updates=None,
-                local=None,
+            reason = (
+                f"{reason}. Nothing bounds the staleness here (unlimited loss, for instance), but "
+                f"packets come through again and again with probability one, and with that "
+                f"probability runs converge; no rate is proved"
             )
+            return replace(self, guaranteed=True, reason=reason, **NO_RATE)
+        since = 0
         if settings.calm:
-            return replace(
-                self,
-                reason=f"{self.reason}. Until tick {settings.calm} nodes may come back from "
-                f"crashes without their memory, and nothing is proved about the time before",
-                since=settings.calm + settings.bounds[0],
+            since = settings.calm + settings.bounds[0]
+            reason = (
+                f"{reason}. Until tick {settings.calm} nodes may come back from crashes without "
+                f"their memory, and nothing is proved about the time before"
             )
-        return self
-
-
-USEFUL = 1e6
-"""Proved numbers of updates above this are not shown as numbers."""
-
-
-def counted(updates: float) -> str:
-    """A number of updates, as people read it: 21, 1,530, 2.1e+06."""
-    return f"{updates:,.3g}" if updates < 100 or updates >= 1e6 else f"{updates:,.0f}"
-
-
-HOPELESS = (
-    "some packets may never come through (a loss rate of 1 without a limit on its length, for "
-    "instance), and a node cannot learn what it never hears"
-)
-
-
-def updates_needed(rate: float, period: int, stagger: int) -> float:
-    """Mean updates of a node until 10⁻⁶ of the error is left, where the logarithm of the error
-    changes by ``rate`` every ``period`` ticks."""
-    return math.log(1e-6) / rate * period / (0.5 * (stagger + 1))
+        named = {} if rate is None else rate._asdict()
+        return replace(self, guaranteed=True, reason=reason, since=since, **named)
 
 
 def wrong_packets(error: float) -> str:
@@ -236,12 +197,15 @@ def wrong_packets(error: float) -> str:
     )
 
 
-def worth(near: float, answer: Tensor) -> tuple[float, str]:
-    """The largest entry of the answer, and a remark where the bound ``near`` exceeds it."""
-    size = float(answer.abs().max()) if answer.numel() else 0.0
-    if near <= size:
-        return size, ""
-    return size, (
+def compare(found: Certificate, bound: float, answer: Callable[[], Tensor]) -> str:
+    """Note the largest entry of the answer among the constants; a remark where a bound on the
+    distance exceeds it."""
+    value = answer()
+    size = float(value.abs().max()) if value.numel() else 0.0
+    found.constants["largest_entry"] = size
+    if bound <= size:
+        return ""
+    return (
         f". The bound is larger than every entry of the embeddings (the largest is {size:.3g}): it "
         f"is proved, and says nothing about the answer"
     )

@@ -25,6 +25,7 @@ from scipy.sparse import csc_matrix, csr_matrix, identity
 from scipy.sparse.linalg import spsolve
 from torch import Tensor
 
+from hogwild.linalg.spectrum import perron
 from hogwild.problems.base import Objective
 from hogwild_node.local import LocalQuadratic
 from hogwild_node.rules.elimination import Clusters, Elimination, Messages, Point, rows
@@ -79,77 +80,71 @@ class Echoes:
         self.slot = slot
         self.back = order[torch.searchsorted(key, sender * n + slot)]  # j → i for every i → j
 
-    def passed(self, precision: Tensor, linear: Tensor) -> tuple[Tensor, Tensor]:
+    def passed(self, precision: Tensor, linear: Tensor) -> Messages:
         """What nodes hear after everybody has answered to these messages: precisions
         [R, V, 2k, 2k] and linear terms [R, V, 2k]."""
         heard = Messages(precision, linear)
         out = Elimination(self.clusters, self.model, self.z, heard).messages()
-        return out.precision[:, self.back], out.linear[:, self.back]
+        return Messages(out.precision[:, self.back], out.linear[:, self.back])
 
     def final(self) -> Tensor | None:
         """The final precisions; ``None`` if they do not settle."""
         r, v, k = self.z.near.shape
-        scale = float(self.model.b.abs().amax())
         eye = torch.eye(2 * k, dtype=self.z.near.dtype, device=self.z.near.device)
-        precision, linear = (
-            (1e-6 * scale * eye).expand(r, v, -1, -1),
-            self.z.near.new_zeros(r, v, 2 * k),
-        )
+        precision = (1e-6 * float(self.model.b.abs().amax()) * eye).expand(r, v, -1, -1)
+        linear = self.z.near.new_zeros(r, v, 2 * k)
         for _ in range(PASSES):
-            new, _ = self.passed(precision, linear)
-            change = (new - precision).abs().amax()
-            precision = new
+            new = self.passed(precision, linear).precision
+            change, precision = (new - precision).abs().amax(), new
             if not bool(torch.isfinite(change)):
                 return None
             if float(change) <= SETTLED * float(new.abs().amax()):
                 return precision
         return None
 
-    def answers(self, precision: Tensor) -> Tensor:
+    def answers(self, precision: Tensor, place: Tensor) -> Tensor:
         """B [R, V, D, 2k, 2k]: what is heard on V in answer to the message from the D-th neighbour
-        of the sender; zero where there is none."""
-        (r, v, k), slot = self.z.near.shape, self.slot
-        place = torch.zeros_like(slot)
-        order = slot.argsort(stable=True)
-        first = torch.searchsorted(slot[order].contiguous(), slot[order].contiguous())
-        place[order] = torch.arange(v, device=slot.device) - first
-        self.place = place
-        most = int(place.max()) + 1 if v else 0
+        of the sender, whose ``place`` [V] is D; zero where there is none."""
+        r, v, k = self.z.near.shape
         none = precision.new_zeros(r, v, 2 * k)
-        _, base = self.passed(precision, none)
-        out = precision.new_zeros(r, v, most, 2 * k, 2 * k)
-        for d in range(most):
+        base = self.passed(precision, none).linear
+        out = precision.new_zeros(r, v, int(place.max()) + 1, 2 * k, 2 * k)
+        for d in range(out.size(2)):
             for c in range(2 * k):
                 unit = none.clone()
                 unit[:, place == d, c] = 1.0
-                found = self.passed(precision, unit)[1] - base
-                # The message to j does not answer to the message from j.
-                found[:, self.back[place == d]] = 0.0
+                found = self.passed(precision, unit).linear - base
+                found[:, self.back[place == d]] = 0.0  # that to j does not answer to that from j
                 out[:, :, d, :, c] = found
         return out
 
     def echo(self) -> Echo | None:
         """The echo of the worst replica; ``None`` if it is not known."""
-        v = self.z.near.shape[1]
+        _, v, k = self.z.near.shape
         if v == 0:
             return Echo(0.0, 1)
         most = int(torch.bincount(self.slot).max())
-        if most > DEGREE or self.z.near.numel() * most * 4 * self.z.near.shape[-1] > NUMBERS:
+        if most > DEGREE or self.z.near.numel() * most * 4 * k > NUMBERS:
             return None
         precision = self.final()
         if precision is None:
             return None
-        b = self.answers(precision).cpu().double().numpy()
-        place, slot = self.place.cpu().numpy(), self.slot.cpu().numpy()
-        table = np.full((slot.max() + 1, b.shape[2]), -1)
-        table[slot, place] = np.arange(v)
-        sender = slot[self.back.cpu().numpy()]  # of the message that is heard on each variable
-        source = table[sender]  # [V, D]: the messages that it answers to
-        both = zip(b, precision.cpu().double().numpy(), strict=True)
-        found = [_smallest(some, source, lam) for some, lam in both]
-        worst = max(echo.radius for echo in found)
+        order = self.slot.argsort(stable=True)
+        sorted_slot = self.slot[order].contiguous()
+        place = torch.empty_like(order)
+        place[order] = torch.arange(v, device=order.device) - torch.searchsorted(
+            sorted_slot, sorted_slot
+        )
+        table = torch.full((int(self.slot.max()) + 1, most), -1, device=order.device)
+        table[self.slot, place] = torch.arange(v, device=order.device)
+        source = table[self.slot[self.back]].cpu().numpy()  # [V, D]: what each message answers to
+        b, precisions = (
+            x.cpu().double().numpy() for x in (self.answers(precision, place), precision)
+        )
+        found = [_smallest(some, source, lam) for some, lam in zip(b, precisions, strict=True)]
         periods = [echo.periods for echo in found]
-        return Echo(worst, None if None in periods else max(filter(None, periods)))
+        worst = None if None in periods else max(filter(None, periods))
+        return Echo(max(echo.radius for echo in found), worst)
 
 
 def _smallest(b: np.ndarray, source: np.ndarray, precision: np.ndarray) -> Echo:
@@ -166,24 +161,12 @@ def _smallest(b: np.ndarray, source: np.ndarray, precision: np.ndarray) -> Echo:
         )
         norms = np.linalg.norm(inverse[target] @ blocks @ root[origin], 2, axis=(1, 2))
         matrix = csr_matrix((norms, (target, origin)), shape=(len(b), len(b)))
-        radius = _radius(matrix)
+        radius = perron(matrix)
         if radius < best.radius:
             best = Echo(radius, _periods(matrix) if radius < 1.0 else None)
         grown = np.zeros_like(scaling)
         np.add.at(grown, target, blocks @ scaling[origin] @ blocks.swapaxes(1, 2))
         scaling = scaling / np.linalg.norm(scaling) + grown / max(np.linalg.norm(grown), 1e-300)
-    return best
-
-
-def _radius(matrix: csr_matrix, passes: int = 300) -> float:
-    """A proved upper bound on the spectral radius of a nonnegative matrix."""
-    w = np.ones(matrix.shape[0])
-    best = np.inf
-    for _ in range(passes):
-        moved = matrix @ w
-        best = min(best, float((moved / w).max()))
-        w = moved + 1e-2 * best * w  # stays positive where nothing answers
-        w = np.maximum(w / w.max(), 1e-12)
     return best
 
 

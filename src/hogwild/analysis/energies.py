@@ -16,42 +16,38 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from scipy.sparse import csc_matrix
 from torch import Tensor
 
-from hogwild.analysis.certificate import (
-    HOPELESS,
-    Certificate,
-    Local,
-    updates_needed,
-    worth,
-    wrong_packets,
-)
+from hogwild.analysis.certificate import HOPELESS, Certificate, Rate, compare, wrong_packets
 from hogwild.analysis.echoes import Echoes
-from hogwild.analysis.nearby import Nearby, dominance, flat, split
 from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
-from hogwild.linalg.spectrum import LARGEST, Extremes, matrices, spectrum
+from hogwild.linalg.spectrum import LARGEST, extremes, jacobi, matrices
 from hogwild.models.base import Kind
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild.rules.energies import certified_bounds, certified_steps
 
 
-def _facts(problem: Objective, settings: Settings, h: Tensor, letters: bool) -> Certificate:
-    """The constants of an energy, whose minimiser is ``h`` [R, k, N]."""
+def _facts(
+    problem: Objective, settings: Settings, h: Tensor, letters: bool
+) -> tuple[Certificate, list[csc_matrix]]:
+    """The constants of an energy, whose minimiser is ``h`` [R, k, N], and its Hessians there."""
     rows = problem.row_bounds()
     beta, top = problem.convexity(), problem.graph.norm(rows)  # [R, G]
     hessians = matrices(problem.evaluate(h.to(rows.dtype)).hessian())
-    limits = spectrum(hessians, beta, problem.lipschitz())
-    high = max(limits, key=lambda found: found.high)
-    constants = {
-        "strong_convexity": float(beta.min()),
-        "largest_row_sum": float(top.max()),
-        "smallest_eigenvalue": min(found.low for found in limits),
-        "largest_eigenvalue": high.high,
-        "condition_number": max(found.high / found.low for found in limits),
-        "condition_number_everywhere": float((problem.lipschitz() / beta).max()),
-    }
+    constants = {"strong_convexity": float(beta.min()), "largest_row_sum": float(top.max())}
+    found = [extremes(matrix) for matrix in hessians]
+    known = [limits for limits in found if limits is not None]
+    high = max((high for _, high in known), default=None)
+    if high is not None:
+        constants |= {
+            "smallest_eigenvalue": min(low for low, _ in known),
+            "largest_eigenvalue": high,
+            "condition_number": max(high / low for low, high in known),
+        }
+    constants["condition_number_everywhere"] = float((problem.lipschitz() / beta).max())
     facts = Certificate(Kind.OPTIMISATION, False, "", constants)
     if settings.bounds is not None:
         age = settings.content_age(settings.bounds, letters)
@@ -61,22 +57,35 @@ def _facts(problem: Objective, settings: Settings, h: Tensor, letters: bool) -> 
         constants["packet_error"] = settings.error
     if not isinstance(settings.step, str):
         facts.own_step = _where(float(settings.step), facts.step, high)
-    return facts
+    return facts, hessians
+
+
+def _where(own: float, certified: Tensor | None, high: float | None) -> str:
+    """Where a step of one's own lies; ``high`` is the largest eigenvalue at the solution."""
+    smallest = 0.0 if certified is None else float(certified.min())
+    if own <= smallest:
+        return f"{own:.3g} is certified: at most the smallest certified step"
+    limit = f" (largest certified: {smallest:.3g})" if smallest else ""
+    if high is None:
+        return f"{own:.3g} is not certified{limit}"
+    if own < 2.0 / high:
+        return (
+            f"{own:.3g} is not certified{limit}, but below 2/λ_max = {2.0 / high:.3g} at the "
+            f"solution: it may well converge"
+        )
+    return (
+        f"{own:.3g} is above 2/λ_max = {2.0 / high:.3g} at the solution: it diverges even "
+        f"synchronously"
+    )
 
 
 def certify_steps(
-    problem: Objective,
-    settings: Settings,
-    answer: Callable[[], Tensor],
-    drift: float | None = None,
-    letters: bool = True,
+    problem: Objective, settings: Settings, answer: Callable[[], Tensor], letters: bool = True
 ) -> Certificate:
-    """What is proved of gradient steps on an energy, whose minimiser is ``answer()``. With a
-    ``drift`` the energy changes in a tick as :meth:`Descent.tracking` says; ``letters``: neighbours
-    send gradients."""
+    """What is proved of gradient steps on an energy, whose minimiser is ``answer()``; ``letters``:
+    neighbours send gradients."""
     value = answer()
-    h = as_field(value, value.dtype)
-    facts = _facts(problem, settings, h, letters)
+    facts, _ = _facts(problem, settings, as_field(value, value.dtype), letters)
     step, certified = settings.step, facts.step
     if settings.bounds is None or certified is None:
         reason = (
@@ -90,115 +99,48 @@ def certify_steps(
             "step='certified' is proved"
         )
         return replace(facts, reason=reason)
-    steps = certified if isinstance(step, str) else float(step)
-    stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
-    if float(torch.as_tensor(steps - certified).max()) > 0.0:
+    steps = certified if isinstance(step, str) else torch.full_like(certified, step)
+    if bool((steps > certified).any()):
         reason = (
             f"the step {step:.3g} is larger than the smallest certified one, "
             f"{float(certified.min()):.3g}: nothing is proved about it. step='certified' is proved"
         )
         return replace(facts, reason=reason)
-    r, q = certified_bounds(problem, letters)
-    descent = Descent(
-        r, problem.convexity(), steps, age, stagger, problem.graph, apart=None if letters else q
-    )
+    stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
+    rows, apart = certified_bounds(problem, letters)
+    descent = Descent(rows, apart, problem.convexity(), steps, age, stagger, problem.graph, letters)
     if settings.error:
         near = descent.near(settings.error)
-        facts.constants["largest_entry"], remark = worth(near, h)
         reason = (
             f"{wrong_packets(settings.error)} end near the synchronous answer and not at it. The "
-            f"bound on the distance is cautious: it takes every curvature at its largest{remark}"
+            f"bound on the distance is cautious: it takes every curvature at its largest"
         )
-        return replace(facts, reason=reason, near=near)
-    shrink, period = descent.shrink(), stagger + age
-    rate, needed = 1.0 / (1.0 + shrink), updates_needed(-math.log1p(shrink), period, stagger)
-    other = dominated_rate(problem, h.to(r.dtype), steps, age, stagger, letters)
-    if other is not None and other[2] < needed:
-        rate, period, needed = other
-    proved = replace(
-        facts,
-        guaranteed=True,
-        reason="the energy is strongly convex with a bounded Hessian, and gradient steps of at "
-        "most the certified size keep the sum of all changes finite under every schedule with "
-        "these bounds",
-        rate=rate,
-        period=period,
-        updates=needed,
+        return replace(facts, reason=reason + compare(facts, near, lambda: value), near=near)
+    shrink = descent.shrink()
+    reason = (
+        "the energy is strongly convex with a bounded Hessian, and gradient steps of at most the "
+        "certified size keep the sum of all changes finite under every schedule with these bounds"
     )
-    if drift is not None:
-        limit = descent.tracking(drift, problem.row_bounds())
-        proved.constants["largest_entry"], remark = worth(limit, h)
-        proved = replace(proved, tracking=limit, reason=proved.reason + remark)
-    return proved.under(settings)
-
-
-def dominated_rate(
-    problem: Objective,
-    h: Tensor,
-    steps: Tensor | float,
-    age: int,
-    stagger: int,
-    letters: bool = True,
-) -> tuple[float, int, float] | None:
-    r"""What dominance proves of gradient steps on a quadratic energy: rate, period and updates;
-    ``None`` where it proves nothing.
-
-    Let :math:`w > 0`, let P be the sum of the absolute local Hessians, and d the diagonal of the
-    Hessian. With steps :math:`\alpha_a \le 1 / P_{aa}` and
-
-    .. math:: \delta_a = \frac1{w_a} \Bigl(d_a w_a - \sum_{b \ne a} P_{ab} w_b
-                         - \alpha_a D' P_{aa} (P w)_a\Bigr) > 0,
-
-    the error :math:`\max_a |h_a - h^*_a| / w_a` shrinks by :math:`1 - \min_a \alpha_a \delta_a`
-    every 2D' + S ticks. Where nodes compute both sides of their edges (no ``letters``), their own
-    embeddings are not old: the last term vanishes, and D + S ticks are enough. The proof is in the
-    documentation ("The mathematics", "Rates of quadratic energies").
-    """
-    if not problem.is_quadratic or h[0].numel() > LARGEST:
-        return None
-    late = age if letters else 0  # of what a node used of itself
-    alpha = flat(torch.as_tensor(steps, dtype=h.dtype).expand_as(h))
-    least, spread = math.inf, 1.0
-    for a, matrix, most in zip(alpha, *Nearby(problem, h).hessians(), strict=True):
-        found = dominance(matrix.diagonal(), split(most)[1])
-        if not found.holds:
-            return None
-        w, own = found.weights, most.diagonal()
-        total = most @ w
-        if not (a * own <= 1.0).all():
-            return None
-        delta = matrix.diagonal() * w - (total - own * w) - a * late * own * total
-        least = min(least, float((a * delta / w).min()))
-        spread = max(spread, float(w.max() / w.min()))
-    if least <= 0.0:
-        return None
-    period = age + late + stagger
-    needed = updates_needed(math.log(1.0 - least), period, stagger)
-    return 1.0 - least, period, (1.0 + math.log(spread) / math.log(1e6)) * needed
+    rate = Rate.of(1.0 / (1.0 + shrink), stagger + age, stagger, -math.log1p(shrink))
+    return facts.proved(settings, reason, rate)
 
 
 def certify_messages(
-    problem: Objective,
-    settings: Settings,
-    answer: Callable[[], Tensor],
-    drift: float | None = None,
-    letters: bool = True,
+    problem: Objective, settings: Settings, answer: Callable[[], Tensor], letters: bool = True
 ) -> Certificate:
-    """What is proved of messages; nothing is proved about answers that move."""
+    """What is proved of messages."""
     value = answer()
     h = as_field(value, value.dtype)
-    facts = _facts(problem, settings, h, letters)
+    facts, hessians = _facts(problem, settings, h, letters)
     if settings.hopeless:
         return replace(facts, reason=HOPELESS)
-    echo = None
-    if h[0].numel() <= LARGEST:
-        echo = Echoes(problem, h.to(torch.float64)).echo()
+    bounds = None if settings.error else settings.bounds
+    echo = Echoes(problem, h.to(torch.float64)).echo() if h[0].numel() <= LARGEST else None
     if echo is not None:
         facts.constants["echo"] = echo.radius
-        if echo.periods is not None and settings.bounds is not None and not settings.error:
-            stagger, period = settings.bounds[0], sum(settings.bounds)
-            needed = echo.periods * period / (0.5 * (stagger + 1))
-            facts.local = Local("messages", echo.radius, period, needed)
+        if echo.periods is not None and bounds is not None:
+            ticks = echo.periods * sum(bounds)
+            facts.local = Rate(echo.radius, sum(bounds), ticks / (0.5 * (bounds[0] + 1)))
     weights = problem.weights()
     if problem.node.dominated and weights is not None and not settings.error:
         reason = (
@@ -206,12 +148,13 @@ def certify_messages(
             "dominant, so that messages contract on every graph, in every order that lets each "
             "message through"
         )
-        proved = replace(facts, guaranteed=True, reason=reason)
-        if settings.bounds is not None:
-            rate, period = _pairwise_rate(problem, h, weights), sum(settings.bounds)
-            needed = updates_needed(math.log(max(rate, 1e-6)), period, settings.bounds[0])
-            proved = replace(proved, rate=rate, period=period, updates=needed)
-        return proved.under(settings)
+        rate = None
+        if bounds is not None:
+            # max_i Σ_j≠i |H_ij| v_j / (H_ii v_i) with the weights v of the energy
+            v = weights.repeat_interleave(problem.channels).cpu().double().numpy()
+            factor = max(float((jacobi(matrix) @ v / v).max()) for matrix in hessians)
+            rate = Rate.of(factor, sum(bounds), bounds[0])
+        return facts.proved(settings, reason, rate)
     reason = "messages are observed to converge"
     if settings.error:
         reason += "; nothing is proved about packets that are wrong"
@@ -232,54 +175,29 @@ def certify_messages(
     return replace(facts, reason=reason)
 
 
-def _pairwise_rate(problem: Objective, h: Tensor, weights: Tensor) -> float:
-    r"""The factor of messages between pairs of embeddings, :math:`\max_i \sum_{j \ne i} |H_{ij}|
-    v_j / (H_{ii} v_i)` for the weights v [N]."""
-    hessians, _ = Nearby(problem, h.to(torch.float64)).hessians()
-    v = flat(weights.to(h).expand_as(h))[0]
-    return max(float((abs(split(m)[1]) @ v / (m.diagonal() * v)).max()) for m in hessians)
-
-
-def _where(own: float, certified: Tensor | None, largest: Extremes) -> str:
-    """Where a step of one's own lies."""
-    if certified is not None and own <= float(certified.min()):
-        return f"{own:.3g} is certified: at most the smallest certified step"
-    limit = "" if certified is None else f" (largest certified: {float(certified.min()):.3g})"
-    if own < 2.0 / largest.high:
-        return (
-            f"{own:.3g} is not certified{limit}, but below 2/λ_max = {2.0 / largest.high:.3g} at "
-            f"the solution: it may well converge"
-        )
-    if own <= 2.0 / largest.attained:
-        return f"{own:.3g} is not certified{limit}, and about 2/λ_max at the solution"
-    return (
-        f"{own:.3g} is above 2/λ_max = {2.0 / largest.attained:.3g} at the solution: it diverges "
-        f"even synchronously"
-    )
-
-
 @dataclass(frozen=True)
 class Descent:
     r"""The constants of the theorem on certified steps, for steps α = a / r:
 
     .. math::
         \Phi(t + S) \le \frac{1}{1 + c/C}\, \Phi(t - D'), \qquad
-        c = \frac1{\overline a} - \frac12 - D', \quad
-        C = \frac{1}{2\mu}\Bigl(\frac1{\underline a} + \sqrt{D' + S}\Bigr)^2 + \frac{D'}{2}, \quad
-        \mu = \frac{\beta}{\max_i r_i}, \quad \Phi \ge E - E^*.
+        c = \min_i \frac1{a_i} - \frac12 - D' \frac{q_i}{r_i}, \quad
+        C = \frac{1}{2\mu}\Bigl(\frac1{\underline a} + \rho \sqrt{T}\Bigr)^2 + \rho \frac{D'}{2},
+        \quad \mu = \frac{\beta}{\max_i r_i}, \quad \Phi \ge E - E^*,
 
-    Where nodes compute both sides of their edges (``apart``, q), the theorem on one hop holds: only
-    what a node reads of others is old, and :math:`\rho = \max_i q_i / r_i`. With letters
-    :math:`\rho = 1`, and r are row sums.
+    and :math:`\rho = \max_i q_i / r_i`. With ``letters`` r and q are the row sums. Where nodes
+    compute both sides of their edges, the theorem on one hop holds: only what a node reads of
+    others is old. T is how many changes may lie between what a node used and one tick of a window.
     """
 
     rows: Tensor  # r, [R, k, N]
+    apart: Tensor  # q, [R, k, N]
     beta: Tensor  # β, [R, G]
-    steps: Tensor | float  # α, [R, k, N] or a number
+    steps: Tensor  # α, [R, k, N]
     age: int  # D'
     stagger: int  # S
     graph: Graph
-    apart: Tensor | None = None  # q, [R, k, N]; None: neighbours send gradients
+    letters: bool = True
 
     @property
     def mu(self) -> Tensor:
@@ -289,26 +207,19 @@ class Descent:
     @property
     def share(self) -> Tensor:
         """ρ, [R, G]."""
-        one = torch.ones_like(self.rows)
-        return self.graph.norm(one if self.apart is None else self.apart / self.rows)
+        return self.graph.norm(self.apart / self.rows)
 
     @property
     def margin(self) -> Tensor:
-        """c, [R, G]: the least 1 / a - 1/2 - D' q / r."""
-        late = 1.0 if self.apart is None else self.apart / self.rows
-        each = 1.0 / (self.steps * self.rows) - 0.5 - self.age * late
+        """c, [R, G]."""
+        each = 1.0 / (self.steps * self.rows) - 0.5 - self.age * self.apart / self.rows
         top = each.max()
-        return top - self.graph.norm(top - each)
+        return top - self.graph.norm(top - each)  # the least, by the largest of what is missing
 
     @property
     def span(self) -> int:
-        """T, how many changes may lie between what a node used and one tick of a window."""
-        return self.age + self.stagger if self.apart is None else max(self.age, self.stagger - 1)
-
-    def _window(self) -> Tensor:
-        """1 / a² + ρ² T, [R, G]."""
-        largest = self.graph.norm(1.0 / (self.steps * self.rows))
-        return largest.square() + self.share.square() * self.span
+        """T."""
+        return self.age + self.stagger if self.letters else max(self.age, self.stagger - 1)
 
     def shrink(self) -> float:
         r"""c / C of the slowest graph: Φ shrinks by 1 / (1 + c / C).
@@ -337,36 +248,14 @@ class Descent:
         most :math:`\delta r_a`, and each of the letters it is the sum of adds δ. Without letters
         :math:`\bar\epsilon^2 \le \rho \delta^2 \sum_a q_a`.
         """
-        wrong = error * (self.rows + self.graph.in_degree.to(self.rows.dtype))
-        square = self.graph.sum((wrong.square() / self.rows).sum(1))
-        if self.apart is not None:
-            square = self.share * error**2 * self.graph.sum(self.apart.sum(1))
-        c, age, stagger = self.margin, self.age, self.stagger
-        big = 1.5 * self._window() / self.mu + 0.5 * self.share * age
-        gap = square * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
+        norm, age, stagger, c = self.graph.norm, self.age, self.stagger, self.margin
+        if self.letters:
+            wrong = self.rows + self.graph.in_degree.to(self.rows.dtype)
+            square = self.graph.sum((wrong.square() / self.rows).sum(1))
+        else:
+            square = self.share * self.graph.sum(self.apart.sum(1))
+        window = norm(1.0 / (self.steps * self.rows)).square() + self.share.square() * self.span
+        big = 1.5 * window / self.mu + 0.5 * self.share * age
+        gap = error**2 * square
+        gap = gap * (big * (age + stagger) / c**2 + 1.5 / self.mu + 0.5 * stagger / c)
         return float((2.0 * gap / self.beta).sqrt().max())
-
-    def tracking(self, drift: float, rows: Tensor) -> float:
-        r"""Distance from a minimiser that moves, in the end, where a tick changes the gradient of
-        the energy by at most :math:`d R_a` in every entry, d being the ``drift`` and R bounds on
-        the absolute row sums of the Hessian, ``rows``: with
-        :math:`T = D' + S`, :math:`\bar\gamma^2 = d^2 \sum_a R_a^2 / r_a`,
-        :math:`b = \bar\gamma \sqrt{2 / \mu}`, :math:`e = D' \bar\gamma / \sqrt{2c}`,
-        :math:`A = 2C' / c` and C' of :meth:`near`,
-
-        .. math::
-            W = A T + S, \qquad
-            Z = W (e^2 + b T (e + b)) + \frac{3 T^2 \bar\gamma^2}{2 \mu}, \qquad
-            \limsup \sqrt\Phi \le p = \frac{W b + \sqrt{W^2 b^2 + 4 Z}}{2},
-
-        and :math:`\|h - h^*\| \le p \sqrt{2 / \beta}`. The proof is in the documentation
-        ("The mathematics").
-        """
-        window, c, mu = self.age + self.stagger, self.margin, self.mu
-        gamma = drift * self.graph.sum((rows.square() / self.rows).sum(1)).sqrt()  # [R, G]
-        b, e = gamma * (2.0 / mu).sqrt(), self.age * gamma / (2.0 * c).sqrt()
-        big = 1.5 * self._window() / mu + 0.5 * self.share * self.age
-        w = 2.0 * big / c * window + self.stagger
-        z = w * (e**2 + b * window * (e + b)) + 1.5 * (window * gamma) ** 2 / mu
-        p = 0.5 * (w * b + ((w * b) ** 2 + 4.0 * z).sqrt())
-        return float((p * (2.0 / self.beta).sqrt()).max())

@@ -28,25 +28,22 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.advice import advice, schedules, table, verdict
+from hogwild.analysis.advice import advice, counted, table, verdict
 from hogwild.analysis.certificate import Certificate
 from hogwild.analysis.certify import certified
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.deadlines import Deadlines, Price
 from hogwild.executors.run import Run
-from hogwild.executors.simulate import score_of, simulate
+from hogwild.executors.simulate import Case, score_of
 from hogwild.executors.simulation import Settings
-from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
-from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import WrappedGNN, runnable
 from hogwild.progress import wrapped
 from hogwild.rules import about, fitting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 
 ENOUGH = 10
@@ -72,7 +69,6 @@ class Robustness:
         decrease: Performance lost in each schedule, [Q]; positive is worse.
         converged: Share of runs (of graphs under schedules) that ended at the synchronous answer.
         certificate: What is proved of this rule, with this step and these impairments.
-        verdict: A summary in a few sentences, with advice where runs did not arrive.
         run: The simulation itself.
         scored: How many nodes or graphs the metric is of.
         others: Runs with other rules under the same schedules, by rule (``compare``).
@@ -90,7 +86,6 @@ class Robustness:
     decrease: Tensor | None
     converged: float
     certificate: Certificate
-    verdict: str
     run: Run
     scored: int
     others: dict[str, Run] = field(default_factory=dict)
@@ -117,6 +112,11 @@ class Robustness:
         return {run.rule: run.deadlines for run in (self.run, *self.others.values())}
 
     @cached_property
+    def verdict(self) -> str:
+        """A summary in a few sentences, with advice where runs did not arrive."""
+        return verdict(self)
+
+    @cached_property
     def advice(self) -> str:
         """How many updates and bytes for which error, which rule to take, and what would help."""
         if self.metric is not None and self.scored < ENOUGH:
@@ -127,10 +127,10 @@ class Robustness:
     def items(self) -> str:
         """What is scored, in words."""
         rows, graphs = self.prediction.size(-2), self.run.converged.size(-1)
-        of = f" of {_count(graphs, 'graph')}"
+        of = f" of {counted(graphs, 'graph')}"
         if rows == self.run.h.size(-2):
-            return _count(self.scored, "node") + of
-        return _count(self.scored, "graph") + of * (self.scored < rows)
+            return counted(self.scored, "node") + of
+        return counted(self.scored, "graph") + of * (self.scored < rows)
 
     def shown(self, name: str) -> str:
         """Mean ± deviation of a number of :meth:`summary`; of a single value, or of values that are
@@ -151,7 +151,9 @@ class Robustness:
             assert self.decrease is not None
             out["synchronous"] = float(self.synchronous.mean())
             for name, values in (("asynchronous", self.asynchronous), ("decrease", self.decrease)):
-                out[name], out[name + "_std"] = float(values.mean()), _deviation(values)
+                alone = values.numel() < 2
+                out[name] = float(values.mean())
+                out[name + "_std"] = float("nan") if alone else float(values.std())
         out["spread"], out["distance"] = float(self.spread.mean()), float(self.distance.max())
         near = self.deadlines.within()
         out |= {"converged": self.converged} | vars(self.price)
@@ -162,7 +164,7 @@ class Robustness:
         made = self.settings
         impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
         lines = [
-            f"{self.model} ({self.kind}), {schedules(made.runs)}, S = {made.stagger}, "
+            f"{self.model} ({self.kind}), {counted(made.runs, 'schedule')}, S = {made.stagger}, "
             f"D = {made.delay}{impaired}; rule {made.rule}",
             "",
         ]
@@ -171,7 +173,7 @@ class Robustness:
                 f"{self.metric.name:12}{self.metric.show(self.summary()['synchronous']):>14}"
                 f"{self.shown('asynchronous'):>24}{self.shown('decrease'):>24}"
             )
-            over = f"; each ± is over {schedules(made.runs)}" if "±" in row else ""
+            over = f"; each ± is over {counted(made.runs, 'schedule')}" if "±" in row else ""
             lines += [
                 f"{'':12}{'synchronous':>14}{'asynchronous':>24}{'decrease':>24}",
                 row, f"of {self.items}{over}", "",
@@ -189,25 +191,6 @@ class Robustness:
         lines += [wrapped(f"Left out: {name}: {why}.") for name, why in self.left_out.items()]
         lines += [""] if self.left_out else []
         return "\n".join([*lines, wrapped(f"In time: {self.advice}"), "", self.verdict])
-
-    def to_frame(self) -> DataFrame:
-        """One row for each schedule (and replica): performance before and after, the largest
-        distance of its predictions, and the share of graphs that converged."""
-        from hogwild.plots.style import need
-
-        gap = (self.run.predictions - self.prediction).abs().amax((-2, -1))  # [Q, (R)]
-        gap = gap / _size(self.prediction)
-        converged = self.run.converged.double().mean(-1)
-        columns: dict[str, Any] = {"run": torch.arange(gap.size(0))}
-        if gap.dim() == 2:
-            columns = {"run": columns["run"].unsqueeze(1), "replica": torch.arange(gap.size(1))}
-        if self.asynchronous is not None:
-            names = ("synchronous", "asynchronous", "decrease")
-            columns |= {name: getattr(self, name) for name in names}
-        columns |= {"distance": gap, "converged": converged}
-        return need("pandas").DataFrame(
-            {name: x.expand_as(gap).flatten().cpu().numpy() for name, x in columns.items()}
-        )
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Performance of every schedule, and asynchronous against synchronous predictions."""
@@ -249,40 +232,52 @@ def robustness(
             ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
             compared), ``ticks``, ``tol``, ``progress`` …
     """
-    model = runnable(model)
-    data = data if isinstance(data, Data) else graphs_of(data)
-    inputs = Inputs.of(data)
-    with evaluating(model), torch.no_grad():
-        prediction = model.predict(inputs)
-    given: dict[str, Any] = {
-        "metric": metric, "higher_is_better": higher_is_better, "target": target, "mask": mask,
-    }  # fmt: skip
-    score = score_of(prediction, data, **given)
+    case = scored(model, data, metric, higher_is_better, target, mask)
+    return measure(case, compare, {"runs": runs} | options)
+
+
+def scored(model: nn.Module, data: Any, *given: Any) -> Case:
+    """A model on graphs with the score of its predictions, if there are targets; ``given`` are
+    ``metric``, ``higher_is_better``, ``target`` and ``mask`` of :func:`robustness`."""
+    case = Case(runnable(model), data)
+    case.score = score_of(case.prediction, case.data, *given)
+    return case
+
+
+def measure(case: Case, compare: str | Sequence[str], options: dict[str, Any]) -> Robustness:
+    """:func:`robustness` of a model on graphs, with the other arguments of
+    :func:`hogwild.simulate`."""
     names = _names(compare)
-    others = _others(model, inputs, names)
+    others = _others(case, names)
+    how = {name: options[name] for name in ("record", "replay", "progress") if name in options}
+    given = {name: value for name, value in options.items() if name not in how}
     with_radius = any("radius" in about(rule).options for rule in others)
-    first = _by(options.get("rule", "auto"), options) if with_radius else options
-    run = simulate(model, data, runs=runs, **given, **first)
-    size = _size(prediction).unsqueeze(-1)
+    first = _by(options.get("rule", "auto"), given) if with_radius else given
+    run = case.run(Settings(**first), **how)
+    prediction, score, name = case.prediction, case.score, type(case.model).__name__
+    tiny = torch.finfo(prediction.dtype).tiny
+    size = prediction.abs().amax((-2, -1), keepdim=True).clamp_min(tiny).squeeze(-1)  # [1], [R, 1]
     spread = run.predictions.std(0, correction=0).amax(-1) / size
     distance = (run.predictions - prediction).abs().amax(0).amax(-1) / size
-    before = after = lost = found = None
+    metric = before = after = lost = None
+    count = prediction.size(-2)
     if score is not None:
-        found, before, after = score.metric, score(prediction), score(run.predictions)
-        lost = cost(after - before, found.higher_is_better)
-    name = model.name if isinstance(model, WrappedGNN) else type(model).__name__
+        metric, before, after = score.metric, score(prediction), score(run.predictions)
+        lost = cost(after - before, metric.higher_is_better)
+        count = count if score.keep is None else int(score.keep.sum())
     out = Robustness(
-        name, model.kind, prediction, spread, distance, found, before, after, lost,
-        float(run.converged.double().mean()), certified(model, inputs, run.settings), "", run,
-        prediction.size(-2) if mask is None else int(mask.sum()),
+        case.model.name if isinstance(case.model, WrappedGNN) else name, case.model.kind,
+        prediction, spread, distance, metric, before, after, lost,
+        float(run.converged.double().mean()), certified(case, run.settings), run, count,
     )  # fmt: skip
-    out.verdict = verdict(out)
-    again = options | {"record": False}  # the file holds the schedule of the first rule
+    how.pop("record", None)  # the file holds the schedule of the first rule
     for rule in others:
         if rule == run.rule:
             continue
+        step = options.get("step", "auto")
+        other = _by(rule, given) | {"step": step if about(rule).takes(step) else "auto"}
         try:
-            out.others[rule] = simulate(model, data, runs=runs, **given, **_other(rule, again))
+            out.others[rule] = case.run(Settings(**other), **how)
         except (AsynchronyError, ConfigError) as error:
             if names != ["all"]:
                 raise
@@ -296,12 +291,6 @@ def _by(rule: str, options: dict[str, Any]) -> dict[str, Any]:
     return options | {"rule": rule, "radius": options.get("radius") if has_radius else None}
 
 
-def _other(rule: str, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of runs by another rule than the user's own, which may have no use for a step."""
-    step = options.get("step", "auto")
-    return _by(rule, options) | {"step": step if about(rule).takes(step) else "auto"}
-
-
 def _names(compare: object) -> list[str]:
     """The rules to compare with as they were given; ``["all"]``: all."""
     if isinstance(compare, str):
@@ -311,13 +300,11 @@ def _names(compare: object) -> list[str]:
     return list(dict.fromkeys(compare))
 
 
-def _others(model: Model, inputs: Inputs, names: list[str]) -> list[str]:
+def _others(case: Case, names: list[str]) -> list[str]:
     """The names of the rules to compare with."""
     if not names:
         return []
-    with evaluating(model), torch.no_grad():
-        problem = model.problem(inputs).detach()
-    fit = list(fitting(problem))
+    fit = list(fitting(case.problem))
     if names == ["all"]:
         return fit
     for name in names:
@@ -327,17 +314,3 @@ def _others(model: Model, inputs: Inputs, names: list[str]) -> list[str]:
                 f"{', '.join(fit)}, or 'all'"
             )
     return names
-
-
-def _size(prediction: Tensor) -> Tensor:
-    """Largest entry of the synchronous predictions, [] or [R]."""
-    return prediction.abs().amax((-2, -1)).clamp_min(torch.finfo(prediction.dtype).tiny)
-
-
-def _deviation(values: Tensor) -> float:
-    """Sample standard deviation over schedules and replicas; NaN for a single value."""
-    return float(values.std()) if values.numel() > 1 else float("nan")
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' if count != 1 else ''}"

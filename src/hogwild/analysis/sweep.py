@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.analysis.advice import remedy
-from hogwild.analysis.robustness import Robustness, robustness
+from hogwild.analysis.advice import counted, remedy
+from hogwild.analysis.robustness import Robustness, measure, scored
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Impairment,
@@ -25,13 +25,11 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.deadlines import Deadlines
-from hogwild.graph.inputs import graphs_of
 from hogwild.models.base import Model
 from hogwild.progress import aligned, bar, shown, size, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
 VALUES = {
     "decrease": "mean decrease of performance",
@@ -44,7 +42,7 @@ VALUES = {
     "bytes": "bytes a node sent",
     "deadline": "updates a node until within 5 % of the synchronous error",
     "deadline_bytes": "bytes a node until within 5 % of the synchronous error",
-    "light_cone": "updates a node until word has crossed the graph",
+    "light_cone": "updates a node until information has crossed the graph",
 }
 """What a sweep can show for every setting: entries of :meth:`Robustness.summary`, and the light
 cone."""
@@ -61,23 +59,15 @@ class Sweep:
         delays: Values of D, or latencies.
         losses: Rates of packet loss.
         results: The result for each (loss, S, D).
-        constant: Whether ``delays`` are latencies (:class:`~hogwild.asynchrony.Latency`).
+        lag: What ``delays`` are: ``"D"``, or ``"latency"``
+            (:class:`~hogwild.asynchrony.Latency`).
     """
 
     staggers: tuple[int, ...]
     delays: tuple[int, ...]
     losses: tuple[float, ...]
     results: dict[tuple[float, int, int], Robustness]
-    constant: bool = False
-
-    @property
-    def lag(self) -> str:
-        """What ``delays`` are, in a table."""
-        return "latency" if self.constant else "D"
-
-    @property
-    def _key(self) -> str:
-        return "latency" if self.constant else "delay"
+    lag: str = "D"
 
     @property
     def first(self) -> Robustness:
@@ -98,18 +88,16 @@ class Sweep:
         """One number of every setting, [losses, staggers, delays]: one of :data:`VALUES`, by
         default ``"decrease"`` with a target and ``"spread"`` without."""
         value = self._value(value)
-        numbers = [
-            result.deadlines.cone.mean if value == "light_cone" else result.summary()[value]
-            for result in self.results.values()
-        ]
+        numbers = [row[value] for row in self.rows()]
         shape = len(self.losses), len(self.staggers), len(self.delays)
         return torch.tensor(numbers, dtype=torch.float64).view(shape)
 
     def rows(self) -> list[dict[str, float]]:
         """One row a setting: the setting, its :meth:`Robustness.summary`, its light cone (updates a
-        node until word has crossed the graph)."""
+        node until information has crossed the graph)."""
+        lag = "delay" if self.lag == "D" else self.lag
         return [
-            {"stagger": s, self._key: d, "loss": p}
+            {"stagger": s, lag: d, "loss": p}
             | result.summary()
             | {"light_cone": result.deadlines.cone.mean}
             for (p, s, d), result in self.results.items()
@@ -119,34 +107,16 @@ class Sweep:
         """One row for each setting and each of the rules that were compared (``compare=``): the
         setting, the rule, the light cone, and the updates and bytes of a node until within 5 % of
         the synchronous error; ``None``: never in these ticks."""
+        lag = "delay" if self.lag == "D" else self.lag
         out = []
         for (p, s, d), result in self.results.items():
             for rule, seen in result.compared.items():
                 near = seen.within()
                 costs = (None, None) if near is None else (near.updates, near.bytes)
-                out.append(
-                    {"stagger": s, self._key: d, "loss": p, "rule": rule}
-                    | {"light_cone": seen.cone.mean, "updates": costs[0], "bytes": costs[1]}
-                )
+                setting = {"stagger": s, lag: d, "loss": p, "rule": rule}
+                row = {"light_cone": seen.cone.mean, "updates": costs[0], "bytes": costs[1]}
+                out.append(setting | row)
         return out
-
-    def _others(self) -> str:
-        """The table of :meth:`compared`: one column a rule."""
-        names = list(dict.fromkeys(n for result in self.results.values() for n in result.compared))
-        rows = [["loss", "S", self.lag, *names]]
-        for (loss, s, d), result in self.results.items():
-            cells = [_by_rule(result.compared.get(name)) for name in names]
-            rows.append([f"{loss:.0%}", str(s), str(d), *cells])
-        head = "Updates (and bytes) a node until within 5 % of the synchronous error, by rule:"
-        left = {n: why for result in self.results.values() for n, why in result.left_out.items()}
-        out = [wrapped(f"Left out where it cannot run: {n}: {why}.") for n, why in left.items()]
-        return "\n\n".join([head, aligned(rows), *out])
-
-    def to_frame(self) -> DataFrame:
-        """:meth:`rows` as a table."""
-        from hogwild.plots.style import need
-
-        return need("pandas").DataFrame(self.rows())
 
     def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
         """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
@@ -156,9 +126,16 @@ class Sweep:
         """
         from hogwild.plots.charts import heatmap
 
-        value = self._value(value)
-        head = self.first
-        scored = head.metric if value == "decrease" else None
+        value, head = self._value(value), self.first
+        metric = head.metric if value == "decrease" else None
+        percent, span = value == "converged", 1.0
+        little = max(LITTLE, 100 * head.run.tol)
+        if metric is not None and not metric.percent:
+            assert head.synchronous is not None
+            largest = little * float(head.prediction.abs().max())
+            span = little * max(float(head.synchronous.abs().mean()), largest)
+        elif metric is not None or value in ("spread", "distance"):
+            percent, span = metric is not None, little
         titles = [f"{loss:.0%} of packets lost" for loss in self.losses]
         return heatmap(
             self.grid(value),
@@ -166,75 +143,78 @@ class Sweep:
             rows=self.staggers,
             columns=self.delays,
             row_label="stagger S",
-            column_label="latency" if self.constant else "delay D",
-            label=VALUES[value] + ("" if scored is None else f" ({scored.name})"),
-            heading=f"{head.model} ({head.kind}), {head.run.predictions.size(0)} schedules each",
-            percent=value == "converged" or (scored is not None and scored.percent),
-            span=self._span(value),
+            column_label="delay D" if self.lag == "D" else self.lag,
+            label=VALUES[value] + ("" if metric is None else f" ({metric.name})"),
+            heading=f"{head.model} ({head.kind}), {counted(head.settings.runs, 'schedule')} each",
+            percent=percent,
+            span=span,
             path=path,
         )
-
-    def _span(self, value: str) -> float:
-        """What the colour scale covers at least."""
-        head = self.first
-        little = max(LITTLE, 100 * head.run.tol)
-        if value in ("spread", "distance"):
-            return little
-        if value != "decrease":
-            return 1.0
-        assert head.metric is not None
-        assert head.synchronous is not None
-        if head.metric.percent:
-            return little
-        largest = float(head.prediction.abs().max())
-        return little * max(float(head.synchronous.abs().mean()), little * largest)
 
     def __str__(self) -> str:
         head = self.first
         known = head.decrease is not None
-        lost = ["decrease"] if known else []
-        rows = [["loss", "S", self.lag, *lost, "distance", "arrived", "ticks", "updates", "packets",
-                 "bytes", "light cone", "5 %: updates", "5 %: bytes"]]  # fmt: skip
+        rows = [["loss", "S", self.lag, *["decrease"] * known, "distance", "arrived", "ticks",
+                 "updates", "packets", "bytes", "light cone", "5 %: updates",
+                 "5 %: bytes"]]  # fmt: skip
         for (loss, s, d), result in self.results.items():
             row, price = result.summary(), result.price
             lost = [result.metric.show(row["decrease"])] if result.metric is not None else []
+            cone = result.deadlines.cone
             rows.append([
                 f"{loss:.0%}", str(s), str(d), *lost, f"{row['distance']:.2g}",
                 f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
-                shown(price.packets), size(price.bytes), *_in_time(result.deadlines),
+                shown(price.packets), size(price.bytes), shown(cone.mean) if cone.crossed else "–",
+                *_in_time(result.deadlines),
             ])  # fmt: skip
-        runs = head.run.predictions.size(0)
         what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
         title = (
-            f"{head.model} ({head.kind}), {runs} schedules each, rule {head.run.rule}: "
+            f"{head.model} ({head.kind}), {counted(head.settings.runs, 'schedule')} each, rule "
+            f"{head.run.rule}: "
             f"{f'mean {what}, ' if known else ''}largest distance of predictions, share of runs "
             f"that arrived; ticks, and a node's mean updates, packets and bytes; updates a node in "
-            f"which word can cross the graph (light cone); updates and bytes a node until within "
-            f"5 % of the synchronous {'error' if known else 'embeddings'}"
+            f"which information can cross the graph (light cone); updates and bytes a node until "
+            f"within 5 % of the synchronous {'error' if known else 'embeddings'}"
         )
         parts = [title, aligned(rows)]
-        parts += [self._others()] if len(head.compared) > 1 else []
+        if len(head.compared) > 1:
+            parts += self._by_rule()
         return "\n\n".join([*parts, wrapped(f"In time: {self.advice}")])
+
+    def _by_rule(self) -> list[str]:
+        """The table of :meth:`compared`, one column a rule, and which rules could not run."""
+        names = list(dict.fromkeys(n for result in self.results.values() for n in result.compared))
+        rows = [["loss", "S", self.lag, *names]]
+        for (loss, s, d), result in self.results.items():
+            cells = []
+            for name in names:
+                seen = result.compared.get(name)
+                updates, sent = ("cannot run", "–") if seen is None else _in_time(seen)
+                cells.append(updates if sent == "–" else f"{updates} ({sent})")
+            rows.append([f"{loss:.0%}", str(s), str(d), *cells])
+        head = "Updates (and bytes) a node until within 5 % of the synchronous error, by rule:"
+        left = {n: why for result in self.results.values() for n, why in result.left_out.items()}
+        out = [wrapped(f"Left out where it cannot run: {n}: {why}.") for n, why in left.items()]
+        return [head, aligned(rows), *out]
 
     @cached_property
     def advice(self) -> str:
         """Where the error is in time for least and for most, and what would help there."""
         named = {
-            f"S = {s}, {self.lag} = {d}" + (f", {p:.0%} lost" if p else ""): one
+            f"S = {s}, {self.lag} = {d}" + (f", {p:.0%} lost" if p else ""): one.deadlines
             for (p, s, d), one in self.results.items()
         }
-        found = {name: one.deadlines.within() for name, one in named.items()}
-        ready = {name: price.ticks for name, price in found.items() if price is not None}
+        ready = {name: near for name, one in named.items() if (near := one.within()) is not None}
         late = [name for name in named if name not in ready]
-        order = sorted(ready, key=ready.__getitem__)
-        ends = list(dict.fromkeys([*order[:1], *order[-1:]]))
-        said = [f"{name}: {named[name].deadlines.sentence()}" for name in ends[:1]]
-        said += [f"{name}: {named[name].deadlines.reached()}" for name in ends[1:]]
+        order = sorted(ready, key=lambda name: ready[name].ticks)
+        sentences = [f"{name}: {named[name].sentence()}" for name in order[:1]]
+        sentences += [f"{name}: {named[name].reached()}" for name in order[1:][-1:]]
         if late:
             some = "; ".join(late[:3]) + ("; …" if len(late) > 3 else "")
-            said.append(f"never in these ticks in {len(late)} of {len(named)} settings ({some})")
-        worst = late[0] if late else ends[-1]
-        return ". ".join([*said, remedy(worst, named[worst].deadlines)]) + "."
+            never = f"never in these ticks in {len(late)} of {len(named)} settings ({some})"
+            sentences.append(never)
+        worst = late[0] if late else order[-1]
+        return ". ".join([*sentences, remedy(worst, named[worst])]) + "."
 
     def _value(self, value: str | None) -> str:
         known = self.first.decrease is not None
@@ -246,18 +226,9 @@ class Sweep:
 
 
 def _in_time(seen: Deadlines) -> list[str]:
-    """The light cone, and updates and bytes of a node until it is in time, as text."""
-    cone, near = seen.cone, seen.within()
-    word = shown(cone.mean) if cone.crossed else "–"
-    return [word, *(["never", "–"] if near is None else [shown(near.updates), size(near.bytes)])]
-
-
-def _by_rule(seen: Deadlines | None) -> str:
-    """Updates (and bytes) of a node with one rule as text; ``None``: the rule cannot run."""
-    if seen is None:
-        return "cannot run"
-    _, updates, sent = _in_time(seen)
-    return updates if sent == "–" else f"{updates} ({sent})"
+    """Updates and bytes of a node until it is in time, as text."""
+    near = seen.within()
+    return ["never", "–"] if near is None else [shown(near.updates), size(near.bytes)]
 
 
 def sweep(
@@ -304,18 +275,21 @@ def sweep(
             raise ConfigError(f"{name}={values!r}; expected a non-empty sequence of numbers")
     staggers = [check_bounds(s, 0)[0] for s in staggers]
     lags = [require_integer(lag, d, 0) if constant else check_bounds(1, d)[1] for d in lags]
-    late = {d: (Latency(d),) if constant else () for d in lags}
     lossy = {loss: (BernoulliLoss(loss),) if loss else () for loss in losses}
     impaired = check_impairments(impairments)
-    data = data if isinstance(data, Data) else graphs_of(data)
-    results, settings = {}, list(product(losses, staggers, lags))
+    names = ("metric", "higher_is_better", "target", "mask")
+    case = scored(model, data, *(options.pop(name, None) for name in names))
+    compare = options.pop("compare", ())
+    found = Sweep(tuple(staggers), tuple(lags), tuple(losses), {}, "latency" if constant else "D")
+    settings = list(product(losses, staggers, lags))
     with bar(len(settings), progress, "setting", "sweeping") as seen:
         for loss, stagger, delay in settings:
-            seen.set_postfix_str(f"S = {stagger}, {'latency' if constant else 'D'} = {delay}")
-            results[loss, stagger, delay] = robustness(
-                model, data, runs=runs, stagger=stagger, delay=delay,
-                impairments=(*late[delay], *impaired, *lossy[loss]), progress=False,
-                **options,
-            )  # fmt: skip
+            seen.set_postfix_str(f"S = {stagger}, {found.lag} = {delay}")
+            late = (Latency(delay),) if constant else ()
+            made = {
+                "runs": runs, "stagger": stagger, "delay": delay, "progress": False,
+                "impairments": (*late, *impaired, *lossy[loss]),
+            }  # fmt: skip
+            found.results[loss, stagger, delay] = measure(case, compare, options | made)
             seen.update()
-    return Sweep(tuple(staggers), tuple(lags), tuple(losses), results, constant)
+    return found

@@ -17,7 +17,6 @@ from hogwild.asynchrony.impairments import (
     Quantisation,
     Reordering,
     Stragglers,
-    UniformDelay,
 )  # fmt: skip
 from hogwild.asynchrony.moving import Frame, Scenario
 from hogwild.asynchrony.schedule import Schedule
@@ -26,5 +25,5 @@ from hogwild.asynchrony.trace import Trace
 __all__ = [
     "BernoulliLoss", "Crashes", "Duplication", "EventTriggered", "Frame", "GeometricDelay",
     "GilbertElliott", "Impairment", "Latency", "LinkChurn", "ParetoDelay", "Quantisation",
-    "Reordering", "Scenario", "Schedule", "Stragglers", "Trace", "UniformDelay",
+    "Reordering", "Scenario", "Schedule", "Stragglers", "Trace",
 ]  # fmt: skip

@@ -25,24 +25,21 @@ from torch import Tensor
 
 from hogwild.asynchrony.seeding import Streams
 from hogwild.errors import ConfigError, Rule, is_integer, is_number, require_integer
-from hogwild_node.rules.base import Pairs
 
 # -- fields ---------------------------------------------------------------------------------------
 
 
-def whole(default: int | None, least: int) -> Any:
-    """A field that takes integers of at least ``least``, and ``None`` where it is the default."""
-
-    def fine(value: object) -> bool:
-        return value is default is None or (is_integer(value) and value >= least)
-
-    return field(default=default, metadata={"rule": Rule(fine, f"an integer of at least {least}")})
-
-
-def number(default: float, fine: Callable[[float], bool], expected: str) -> Any:
-    """A field that takes the numbers for which ``fine`` holds."""
-    rule = Rule(lambda value: is_number(value) and fine(value), expected)
+def number(default: float | None, fine: Callable[[Any], bool], expected: str) -> Any:
+    """A field that takes the numbers for which ``fine`` holds, and ``None`` where it is the
+    default."""
+    rule = Rule(lambda v: v is default is None or (is_number(v) and fine(v)), expected)
     return field(default=default, metadata={"rule": rule})
+
+
+def whole(default: int | None, least: int) -> Any:
+    """A field that takes integers of at least ``least``."""
+    fine = lambda v: is_integer(v) and v >= least  # noqa: E731
+    return number(default, fine, f"an integer of at least {least}")
 
 
 def probability(default: float) -> Any:
@@ -58,46 +55,28 @@ def positive(default: float) -> Any:
 # -- impairments ----------------------------------------------------------------------------------
 
 
-class Memory(dict[str, Tensor]):
-    """What an impairment remembers of all nodes or edges, by name; ``starts`` has the value that
-    each memory begins with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.starts: dict[str, int] = {}
-
-    def follow(self, before: Memory, kept: Pairs, like: Tensor) -> None:
-        """Take over what was remembered of the subjects that stayed; the others (one entry each in
-        ``like``) begin anew."""
-        here, there = kept
-        for name, values in before.items():
-            self.starts[name] = before.starts[name]
-            self[name] = torch.full_like(like, before.starts[name])
-            self[name][here] = values[there]
-
-
 @dataclass
 class Moment:
-    """What a hook may look at: some nodes or edges now, their random numbers, and the memory that
-    the impairment has of them."""
+    """What a hook may look at: some nodes or edges now, their random numbers, and what the
+    impairment remembers of all nodes or edges, by name."""
 
     time: int
     index: Tensor  # [n] the nodes or edges concerned
     streams: Streams
-    memory: Memory
+    memory: dict[str, Tensor]
 
     def uniform(self, name: str, time: int | Tensor | None = None) -> Tensor:
         """One number in [0, 1) for each subject; fixed for ever with ``time=0``."""
         return self.streams.uniform(name, self.time if time is None else time, self.index)
 
-    def recall(self, name: str, start: int) -> Tensor:
-        """The impairment's memory of these subjects, initially ``start``."""
+    def recall(self, name: str) -> Tensor:
+        """The impairment's memory of these subjects, an integer each; at first zero."""
         if name not in self.memory:
-            self.memory.starts[name] = start
-            self.memory[name] = torch.full_like(self.streams.subjects, start)
+            self.memory[name] = torch.zeros_like(self.streams.subjects)
         return self.memory[name][self.index]
 
     def remember(self, name: str, value: Tensor) -> None:
+        """Replace the memory of these subjects, which was recalled before."""
         self.memory[name][self.index] = value
 
 
@@ -141,21 +120,15 @@ class Impairment:
 
     stage: ClassVar[int] = 2
     """What the impairment concerns, in the order in which bounds add up: pace 0, outages of nodes
-    1, delays 2, losses 3."""
+    1, delays 2 (their bound D is the age of the oldest packet that is delivered), losses 3."""
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
         """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
         return stagger, delay
 
-    def depth(self, delay: int) -> int:
-        """Age of the oldest packet that may still be fetched."""
-        return delay
-
-    @property
-    def holds(self) -> bool:
-        """Whether a node may be left with the packet it held before."""
-        kind = type(self)
-        return kind.loses is not Impairment.loses or kind.repeats is not Impairment.repeats
+    def overrides(self, *hooks: str) -> bool:
+        """Whether the impairment has one of these hooks."""
+        return any(getattr(type(self), hook) is not getattr(Impairment, hook) for hook in hooks)
 
     def interval(self, at: Moment, gap: Tensor) -> Tensor:
         """Ticks until these nodes update again."""
@@ -186,9 +159,6 @@ class Impairment:
         """What is put on the wire instead of the payload."""
         return payload
 
-    triggers: ClassVar[bool] = False
-    """Whether nodes ask :meth:`worth_sending` before they send."""
-
     def worth_sending(self, change: Tensor) -> Tensor:
         """Which nodes send, given the largest change since they last did."""
         return torch.ones_like(change, dtype=torch.bool)
@@ -205,9 +175,6 @@ class _CappedDelay(Impairment):
     def bound(self, stagger: int, delay: int) -> tuple[int, int]:
         return stagger, self.cap
 
-    def depth(self, delay: int) -> int:
-        return self.cap
-
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         draw = self.quantile(at.uniform(self.name.removesuffix("-delay")))
         return torch.minimum(draw.clamp_max(float(self.cap)).to(torch.long), limit)
@@ -215,17 +182,6 @@ class _CappedDelay(Impairment):
     def quantile(self, share: Tensor) -> Tensor:
         """The age that this share of all packets stays below, before the cut."""
         raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class UniformDelay(_CappedDelay):
-    """Ages drawn uniformly from 0 … ``cap``: Algorithm 1's, with ``cap`` for D."""
-
-    cap: int = whole(5, 0)
-    name: ClassVar[str] = "delay"
-
-    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        return (at.uniform("delay") * (limit.clamp_max(self.cap) + 1)).to(torch.long)
 
 
 @dataclass(frozen=True)
@@ -338,7 +294,7 @@ class BernoulliLoss(Impairment):
     def loses(self, at: Moment) -> Tensor:
         lost = at.uniform("loss") < self.rate
         if self.burst is not None:
-            row = at.recall("row", 0)
+            row = at.recall("row")
             lost = lost & (row < self.burst)
             at.remember("row", torch.where(lost, row + 1, 0))
         return lost
@@ -378,7 +334,7 @@ class GilbertElliott(Impairment):
         return (turns_good and self.good < 1.0) or (turns_bad and self.bad < 1.0)
 
     def loses(self, at: Moment) -> Tensor:
-        was, since = at.recall("bad", 0), at.time - at.recall("time", 0)
+        was, since = at.recall("bad"), at.time - at.recall("time")
         # The chain's law after `since` ticks, in closed form.
         share = self.p / (self.p + self.r)
         decay = torch.pow(torch.tensor(1.0 - self.p - self.r, dtype=torch.float64), since)
@@ -400,6 +356,10 @@ class _Outages(Impairment):
         super().__post_init__()
         require_integer("period", self.period, self.downtime + 1)
 
+    def _missed(self, stagger: int) -> bool:
+        """Whether a node may have no turn between two outages."""
+        return self.period - self.downtime < stagger
+
     def _down(self, at: Moment, stream: str) -> Tensor | None:
         """Which of these subjects are down; ``None``: none."""
         window, phase = divmod(at.time, self.period)
@@ -418,11 +378,8 @@ class LinkChurn(_Outages):
     stage: ClassVar[int] = 3
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
-        # Once up again, a link is heard at the receiver's next update; that must come before the
-        # next outage.
-        if self.period - self.downtime < stagger:
-            return None
-        return stagger, delay + self.downtime + stagger
+        # Once up again, a link is heard at the receiver's next update.
+        return None if self._missed(stagger) else (stagger, delay + self.downtime + stagger)
 
     @property
     def recurs(self) -> bool:
@@ -477,9 +434,7 @@ class Crashes(_Outages):
             raise ConfigError(f"rejoin={self.rejoin!r}; expected 'warm' or 'cold'")
 
     def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
-        if self.period - self.downtime < stagger:
-            return None  # a node could sleep through the time it is up
-        return 2 * stagger + self.downtime, delay
+        return None if self._missed(stagger) else (2 * stagger + self.downtime, delay)
 
     @property
     def calm(self) -> int:
@@ -491,13 +446,13 @@ class Crashes(_Outages):
             return None
         up = ~down
         if self.rejoin == "cold":
-            at.remember("down", torch.where(up, at.recall("down", 0), 1))
+            at.remember("down", torch.where(up, at.recall("down"), 1))
         return up
 
     def forgets(self, at: Moment) -> Tensor | None:
         if self.rejoin == "warm":
             return None
-        back = at.recall("down", 0) == 1
+        back = at.recall("down") == 1
         at.remember("down", torch.zeros_like(at.index))
         return back
 
@@ -530,7 +485,6 @@ class EventTriggered(Impairment):
     epsilon: float = number(1e-4, lambda v: 0.0 <= v < math.inf, "a nonnegative number")
     exact: ClassVar[bool] = False
     packets: ClassVar[str] = "packets sent only after a change"
-    triggers: ClassVar[bool] = True
 
     @property
     def error(self) -> float:

@@ -13,6 +13,7 @@ frames that nodes believe in.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,6 +55,12 @@ class Frame:
     def present(self) -> int:
         """The number of nodes that are there."""
         return self.ids.numel() - self.gone
+
+    @property
+    def mute(self) -> Tensor:
+        """The mask of the edges on which nothing is sent, [E]."""
+        edges = self.data.edge_index.size(1)
+        return torch.zeros(edges, dtype=torch.bool) if self.silent is None else self.silent
 
 
 class Scenario:
@@ -100,7 +107,6 @@ class Scenario:
             times = _times(found, times)
         if not found:
             raise ScenarioError("the scenario has no frame; expected at least one PyG Data")
-        _check_times(times)
         if length is None:
             if len(times) == 1:
                 raise ScenarioError("a single frame needs length=..., the number of ticks")
@@ -124,24 +130,13 @@ class Scenario:
     @property
     def ids(self) -> Tensor:
         """The identities of all nodes that are ever there, in the order in which they appear."""
-        numbers = Numbering()
-        for frame in self.frames:
-            numbers(frame.ids)
-        return numbers.keys
+        return torch.tensor(list(dict.fromkeys(i for f in self.frames for i in f.ids.tolist())))
 
     def at(self, time: int) -> Frame:
         """The frame that holds at this tick."""
         if not 0 <= time < self.length:
             raise ScenarioError(f"tick {time} was asked for; expected 0 to {self.length - 1}")
         return [frame for frame in self.frames if frame.time <= time][-1]
-
-    def to(self, dtype: torch.dtype) -> Scenario:
-        """The same scenario with floating-point tensors of this dtype."""
-        changed = [
-            frame.data.clone().apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
-            for frame in self.frames
-        ]
-        return Scenario(changed, self.times, length=self.length, name=self.name)
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -155,77 +150,27 @@ class Scenario:
         return f"{self.name}: {len(self)} frames, {self.length:,} ticks, {nodes} nodes"
 
 
-class Numbering:
-    """Numbers 0, 1, 2, … for keys, in the order in which the keys appear."""
-
-    def __init__(self) -> None:
-        self.keys = torch.zeros(0, dtype=torch.long)
-        self._sorted = self.keys
-        self._number = self.keys
-
-    def __call__(self, keys: Tensor) -> Tensor:
-        """The numbers of these keys [n]; keys that are new get the next numbers."""
-        keys = keys.cpu()
-        place = torch.searchsorted(self._sorted, keys)
-        known = place < self._sorted.numel()
-        known[known.clone()] = self._sorted[place[known]] == keys[known]
-        new = keys[~known]
-        if new.numel():
-            unique, first = _first(new)
-            fresh = unique[first.argsort()]
-            self.keys = torch.cat([self.keys, fresh])
-            self._sorted, self._number = self.keys.sort(stable=True)
-            place = torch.searchsorted(self._sorted, keys)
-        return self._number[place]
-
-
-def _first(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Every key once, and where it appears first."""
-    unique, inverse = keys.unique(return_inverse=True)
-    first = torch.full_like(unique, keys.numel())
-    return unique, first.scatter_reduce(0, inverse, torch.arange(keys.numel()), "amin")
-
-
-def edge_keys(nodes: Tensor, edge_index: Tensor) -> Tensor:
-    """One number for each edge, by the numbers of its ends (``nodes`` [N], below 2²⁴), and by how
-    many edges between the same ends come before it, [E]."""
-    ends = nodes[edge_index.cpu()]
-    pair = ends[0] * 2**24 + ends[1]
-    order = pair.argsort(stable=True)
-    ranked = pair[order]
-    begins = torch.ones_like(ranked, dtype=torch.bool)
-    begins[1:] = ranked[1:] != ranked[:-1]
-    here = torch.arange(ranked.numel())
-    rank = here - torch.where(begins, here, 0).cummax(0).values if here.numel() else here
-    return pair * 2**14 + torch.empty_like(rank).scatter_(0, order, rank)
-
-
 # -- checks ---------------------------------------------------------------------------------------
 
 
 def _times(found: list[Data], times: Sequence[int] | None) -> list[int]:
+    """The tick of every frame, where these can be ticks."""
     if times is None:
-        if len(found) == 1 and found[0].get("time") is None:
-            return [0]
         missing = [i for i, data in enumerate(found) if data.get("time") is None]
-        if missing:
+        if missing and len(found) > 1:
             raise ScenarioError(
                 f"frame {missing[0]} has no time; expected times=[...], a tick for each frame, or "
                 f"data.time"
             )
-        times = [int(data.time) for data in found]
+        times = [0] if missing else [int(data.time) for data in found]
     if len(times) != len(found):
         raise ScenarioError(
             f"{len(found)} frames and {len(times)} times were given; expected as many"
         )
-    return [int(t) if is_integer(t) else t for t in times]
-
-
-def _check_times(times: Sequence[Any]) -> None:
     for i, time in enumerate(times):
         if not is_integer(time):
             raise ScenarioError(f"frame {i} begins at {time!r}; expected a tick, an integer")
-    if times[0] != 0:
+    if times and times[0] != 0:
         raise ScenarioError(f"the first frame begins at tick {times[0]}; expected tick 0")
     for i, (before, time) in enumerate(pairwise(times), 1):
         if time <= before:
@@ -233,6 +178,7 @@ def _check_times(times: Sequence[Any]) -> None:
                 f"time goes back: frame {i} begins at tick {time}, and the frame before at tick "
                 f"{before}; expected ticks that increase"
             )
+    return [int(time) for time in times]
 
 
 def _checked(time: int, data: Any, first: Frame | None) -> Frame:
@@ -269,8 +215,8 @@ def _checked(time: int, data: Any, first: Frame | None) -> Frame:
             then, now = _width(first.data.get(name)), _width(data.get(name))
             if then != now:
                 raise refuse(
-                    f"{name} is {_said(now)}, and {_said(then)} at tick 0; expected the same width "
-                    f"at all times"
+                    f"{name} is {_in_words(now)}, and {_in_words(then)} at tick 0; expected the "
+                    f"same width at all times"
                 )
     for name in ("edge_attr", "edge_weight"):
         value = data.get(name)
@@ -308,7 +254,7 @@ def _width(value: Tensor | None) -> tuple[object, ...] | None:
     return None if value is None else (*value.shape[1:], value.dtype)
 
 
-def _said(width: tuple[object, ...] | None) -> str:
+def _in_words(width: tuple[object, ...] | None) -> str:
     if width is None:
         return "missing"
     *shape, dtype = width
@@ -319,15 +265,23 @@ def _said(width: tuple[object, ...] | None) -> str:
 
 
 class Register:
-    """Numbers for the nodes and edges of a scenario: each keeps its number through all frames."""
+    """Numbers 0, 1, 2, … for the nodes and edges of a scenario, in the order in which they appear:
+    each keeps its number through all frames."""
 
     def __init__(self) -> None:
-        self.of_nodes, self.of_edges = Numbering(), Numbering()
+        self.of_nodes: dict[int, int] = {}
+        self.of_edges: dict[tuple[int, int, int], int] = {}
 
     def names(self, frame: Frame) -> Names:
         """The numbers of a frame's nodes and edges."""
-        nodes = self.of_nodes(frame.ids)
-        return Names(nodes, self.of_edges(edge_keys(nodes, frame.data.edge_index)))
+        ids = frame.ids.tolist()
+        nodes = [self.of_nodes.setdefault(i, len(self.of_nodes)) for i in ids]
+        edges, parallel = [], Counter[tuple[int, int]]()  # edges between the same ends so far
+        for j, i in frame.data.edge_index.T.tolist():
+            key = (ids[j], ids[i], parallel[ids[j], ids[i]])
+            parallel[ids[j], ids[i]] += 1
+            edges.append(self.of_edges.setdefault(key, len(self.of_edges)))
+        return Names(torch.tensor(nodes), torch.tensor(edges, dtype=torch.long))
 
 
 @dataclass(frozen=True)
@@ -353,13 +307,16 @@ class Change:
 
     def repeat(self, runs: int, before: Frame, after: Frame) -> Kept:
         """What stays on ``runs`` disjoint copies of both graphs."""
+        run = torch.arange(runs)[:, None]
+
+        def copies(pairs: Pairs, sizes: tuple[int, int]) -> Pairs:
+            here, there = ((x + size * run).flatten() for x, size in zip(pairs, sizes, strict=True))
+            return here, there
+
         nodes = after.ids.numel(), before.ids.numel()
         edges = after.data.edge_index.size(1), before.data.edge_index.size(1)
-        return Kept(
-            copies(self.kept.nodes, runs, nodes),
-            copies(self.kept.edges, runs, edges),
-            copies(self.kept.same, runs, nodes),
-        )
+        kept = self.kept
+        return Kept(copies(kept.nodes, nodes), copies(kept.edges, edges), copies(kept.same, nodes))
 
     @classmethod
     def between(cls, before: Frame, after: Frame, names: tuple[Names, Names]) -> Change:
@@ -391,13 +348,10 @@ class Change:
 
 def _pairs(now: Tensor, before: Tensor) -> Pairs:
     """Where the numbers that are in both lists lie in the first, and where in the second."""
-    order = before.argsort()
-    place = torch.searchsorted(before[order], now).clamp_max(max(before.numel() - 1, 0))
-    if not before.numel():
-        return now[:0], now[:0]
-    there = order[place]
-    here = (before[there] == now).nonzero()[:, 0]
-    return here, there[here]
+    place = {number: row for row, number in enumerate(before.tolist())}
+    both = [(row, place[number]) for row, number in enumerate(now.tolist()) if number in place]
+    here, there = torch.tensor(both, dtype=torch.long).view(-1, 2).unbind(1)
+    return here, there
 
 
 def _mask(index: Tensor, size: int) -> Tensor:
@@ -415,24 +369,11 @@ def _equal(after: Frame, before: Frame, name: str, pairs: Pairs) -> Tensor:
     return same.flatten(1).all(1) if same.dim() > 1 else same
 
 
-def copies(pairs: Pairs, runs: int, sizes: tuple[int, int]) -> Pairs:
-    """Pairs of places on ``runs`` disjoint copies of two graphs of these sizes."""
-    run = torch.arange(runs)[:, None]
-    here, there = ((x + size * run).flatten() for x, size in zip(pairs, sizes, strict=True))
-    return here, there
-
-
 # -- what nodes believe ---------------------------------------------------------------------------
 
 Ends = tuple[int, int]
-
-
-@dataclass
-class _Ghost:
-    """An edge that has gone: until when its receiver counts on it, and its last features."""
-
-    until: int
-    features: dict[str, Tensor]
+EDGES = ("edge_attr", "edge_weight")
+"""Features of edges."""
 
 
 class Beliefs:
@@ -446,31 +387,55 @@ class Beliefs:
     def __init__(self, lease: int) -> None:
         self.lease = lease
         self.due: int | None = None
-        self._last: dict[int, tuple[Frame, int]] = {}  # where the features of each node last were
-        self._ghosts: dict[Ends, _Ghost] = {}
-        self._known: dict[Ends, dict[str, Tensor]] = {}
+        # By identities: where the features of each node and edge last were, in which data.
+        self._nodes: dict[int, tuple[Data, int]] = {}
+        self._edges: dict[Ends, tuple[Data, int]] = {}
+        self._until: dict[Ends, int] = {}  # edges that have gone: until when receivers count on it
+        self._present: dict[Ends, None] = {}
         self._now: Frame | None = None
 
     def see(self, frame: Frame) -> Frame:
         """The frame that nodes believe in when the graph changes to this one."""
         if not self.lease:
             return frame
-        self._now = frame
-        self._last |= {int(i): (frame, row) for row, i in enumerate(frame.ids.tolist())}
-        edges = _edges(frame)
-        for ends, features in self._known.items():
-            if ends not in edges:
-                self._ghosts[ends] = _Ghost(frame.time + self.lease, features)
-        self._known = edges
+        ids, self._now, before = frame.ids.tolist(), frame, self._present
+        ends = [(ids[j], ids[i]) for j, i in frame.data.edge_index.T.tolist()]
+        self._present = dict.fromkeys(ends)
+        gone = [e for e in before if e not in self._present]
+        self._until |= dict.fromkeys(gone, frame.time + self.lease)
+        self._nodes |= {i: (frame.data, row) for row, i in enumerate(ids)}
+        self._edges |= {e: (frame.data, column) for column, e in enumerate(ends)}
         return self.at(frame.time)
 
     def at(self, time: int) -> Frame:
         """The frame that nodes believe in at this tick, if the graph has not changed since."""
         assert self._now is not None
-        kept = self._ghosts.items()
-        self._ghosts = {e: g for e, g in kept if e not in self._known and g.until > time}
-        self.due = min((ghost.until for ghost in self._ghosts.values()), default=None)
-        return _frame(time, self._now, self._ghosts, self._last)
+        until = self._until.items()
+        self._until = {e: end for e, end in until if e not in self._present and end > time}
+        self.due = min(self._until.values(), default=None)
+        data, ids, gone = self._now.data, self._now.ids, list(self._until)
+        if not gone:
+            return Frame(time, data, ids)
+        here = ids.tolist()
+        missing = sorted({i for ends in gone for i in ends} - set(here))
+        row = {i: place for place, i in enumerate([*here, *missing])}
+        parts: dict[str, Any] = {}
+        for name in data.keys():  # noqa: SIM118 (a method of PyG's)
+            value = data[name]
+            if not isinstance(value, Tensor) or name in ("edge_index", "y", "node_id"):
+                continue
+            if name in EDGES:
+                last = [self._edges[e] for e in gone]
+            elif value.dim() and value.size(0) == len(here) and data.is_node_attr(name):
+                last = [self._nodes[i] for i in missing]
+            else:
+                continue
+            parts[name] = torch.cat([value, *(then[name][at : at + 1] for then, at in last)])
+        ends = torch.tensor([[row[j], row[i]] for j, i in gone]).T
+        edges = torch.cat([data.edge_index, ends.to(data.edge_index)], 1)
+        silent = torch.arange(edges.size(1)) >= data.edge_index.size(1)
+        ids = torch.cat([ids, torch.tensor(missing, dtype=torch.long)])
+        return Frame(time, Data(edge_index=edges, **parts), ids, silent, len(missing))
 
 
 def believed(scenario: Scenario, lease: int) -> list[Frame]:
@@ -482,40 +447,3 @@ def believed(scenario: Scenario, lease: int) -> list[Frame]:
         while beliefs.due is not None and beliefs.due < end:
             out.append(beliefs.at(beliefs.due))
     return out
-
-
-def _edges(frame: Frame) -> dict[Ends, dict[str, Tensor]]:
-    """The edges of a frame by the identities of their ends, with their features."""
-    data, ids = frame.data, frame.ids.tolist()
-    names = [name for name in ("edge_attr", "edge_weight") if data.get(name) is not None]
-    return {
-        (ids[j], ids[i]): {name: data[name][e] for name in names}
-        for e, (j, i) in enumerate(data.edge_index.T.tolist())
-    }
-
-
-def _frame(
-    time: int, now: Frame, ghosts: dict[Ends, _Ghost], last: dict[int, tuple[Frame, int]]
-) -> Frame:
-    if not ghosts:
-        return Frame(time, now.data, now.ids)
-    here = now.ids.tolist()
-    missing = sorted({i for ends in ghosts for i in ends} - set(here))
-    row = {i: place for place, i in enumerate([*here, *missing])}
-    parts: dict[str, Any] = {}
-    data = now.data
-    for name in data.keys():  # noqa: SIM118 (a method of PyG's)
-        value = data[name]
-        if isinstance(value, Tensor) and name not in ("edge_index", "y", "node_id"):
-            if name in ("edge_attr", "edge_weight"):
-                more = [ghost.features[name] for ghost in ghosts.values()]
-            elif value.dim() and value.size(0) == len(here) and data.is_node_attr(name):
-                more = [last[i][0].data[name][last[i][1]] for i in missing]
-            else:
-                continue
-            parts[name] = torch.cat([value, *(each.unsqueeze(0) for each in more)])
-    ends = torch.tensor([[row[j], row[i]] for j, i in ghosts]).T
-    edges = torch.cat([data.edge_index, ends.to(data.edge_index)], 1)
-    silent = torch.arange(edges.size(1)) >= data.edge_index.size(1)
-    ids = torch.cat([now.ids, torch.tensor(missing, dtype=torch.long)])
-    return Frame(time, Data(edge_index=edges, **parts), ids, silent, len(missing))

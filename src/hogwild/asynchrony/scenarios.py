@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,18 +11,8 @@ from torch_geometric.data import Data
 
 from hogwild.asynchrony.moving import Scenario
 from hogwild.errors import ConfigError, require_integer, require_positive
-from hogwild.tasks.moving import (
-    circling,
-    mote_positions,
-    near,
-    radius_of,
-    read_positions,
-    readings,
-    waypoints,
-)
-
-Features = Callable[[np.ndarray, int], np.ndarray]
-"""From positions [n, 2] and the number of a frame to features [n, p]."""
+from hogwild.tasks.moving import waypoints
+from hogwild.tasks.synthetic import near, radius_of
 
 
 def swarm(
@@ -34,7 +23,6 @@ def swarm(
     every: int = 300,
     speed: float = 0.02,
     channels: int = 1,
-    distances: bool = False,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> Scenario:
@@ -49,53 +37,16 @@ def swarm(
         changes: Number of changes: the robots move, and with them the edges.
         every: Ticks between two changes.
         speed: How far a robot goes between two changes, relative to the side of the square.
-        distances: Give edges their length as a feature.
     """
     random = np.random.default_rng(seed)
     position = waypoints(nodes, changes, speed, random)
     x = torch.from_numpy(random.standard_normal((nodes, channels))).to(dtype)
     y, radius = x.mean(0, keepdim=True).expand(nodes, -1), radius_of(position, degree)
-    frames = [_placed(place, radius, x, dtype, distances, y=y) for place in position]
+    frames = [
+        Data(x=x, edge_index=near(place, radius), pos=torch.from_numpy(place).to(dtype), y=y)
+        for place in position
+    ]
     return _scenario(frames, every, "swarm")
-
-
-def moving_source(
-    nodes: int = 50,
-    *,
-    degree: float = 6.0,
-    changes: int = 50,
-    every: int = 20,
-    turns: float = 1.0,
-    noise: float = 0.05,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    position: np.ndarray | None = None,
-) -> Scenario:
-    """Sensors that stand still and measure a source that moves.
-
-    A sensor's features are its noisy reading and its position, [n, 3]; ``y`` [n, 2] is the position
-    of the source, for every sensor.
-
-    Args:
-        turns: How often the source goes round.
-        noise: Standard deviation of the readings, whose largest value is 1.
-        position: The sensors' positions [n, 2]; by default uniform in the unit square.
-    """
-    random = np.random.default_rng(seed)
-    place = random.random((nodes, 2)) if position is None else np.asarray(position, float)
-    source, radius = circling(changes, random, turns), radius_of(place, degree)
-    seen = readings(place, source, noise, random, dtype)
-    frames = [_placed(place, radius, x, dtype, y=y) for x, y in seen]
-    return _scenario(frames, every, "moving source")
-
-
-def motes(**options: object) -> Scenario:
-    """The motes of the Intel Berkeley lab, in their real positions, with a source that moves over
-    them; ``options`` are those of :func:`moving_source`. The positions are read from
-    ``$HOGWILD_DATA/sensor``."""
-    found = moving_source(**{"position": mote_positions(), **options})  # type: ignore[arg-type]
-    found.name = "motes"
-    return found
 
 
 def drifting(
@@ -152,69 +103,18 @@ def partition(
     breaks: int = 200,
     heals: int = 400,
     length: int = 600,
-    half: Tensor | None = None,
 ) -> Scenario:
     """A graph falls into two parts and heals: edges between the parts are not there from tick
-    ``breaks`` until tick ``heals``.
-
-    Args:
-        half: One of the parts, a mask [N]; by default the nodes that a search from node 0 reaches
-            first.
-    """
+    ``breaks`` until tick ``heals``. One part is the half of the nodes that a search from node 0
+    reaches first."""
     require_integer("breaks", breaks, 1)
     require_integer("heals", heals, breaks + 1)
-    edges, n = data.edge_index.cpu(), data.x.size(0)
-    side = _nearest_half(edges, n) if half is None else torch.as_tensor(half).cpu().bool()
-    if side.shape != (n,):
-        raise ConfigError(f"half has shape {list(side.shape)}; expected a mask [{n}] of the nodes")
+    edges = data.edge_index.cpu()
+    side = _nearest_half(edges, data.x.size(0))
     within = (side[edges[0]] == side[edges[1]]).to(data.edge_index.device)
-    broken = data.clone()
-    for name in ("edge_attr", "edge_weight"):
-        if data.get(name) is not None:
-            broken[name] = data[name][within]
-    broken.edge_index = data.edge_index[:, within]
+    broken = data.edge_subgraph(within)
     frames = [data.clone(), broken, data.clone()]
     return Scenario(frames, [0, breaks, heals], length=length, name="partition")
-
-
-def from_positions(
-    path: str | Path,
-    *,
-    radius: float | None = None,
-    degree: float = 6.0,
-    every: int = 20,
-    features: Features | None = None,
-    distances: bool = False,
-    dtype: torch.dtype = torch.float32,
-) -> Scenario:
-    """A scenario from positions over time in a file: a CSV with the columns time, id, x, y, or an
-    NPZ with arrays of these names. Every time is a frame; nodes come and go with their lines.
-
-    Args:
-        radius: Nodes at most this far apart are neighbours; by default such that nodes have
-            ``degree`` neighbours on average.
-        every: Ticks of one unit of time in the file.
-        features: Features [n, p] from positions [n, 2] and the number of the frame; by default the
-            positions.
-        distances: Give edges their length as a feature.
-    """
-    time, ids, position = read_positions(path)
-    require_positive("every", every)
-    moments = np.unique(time)
-    if radius is None:
-        many = position[time == moments[0]]
-        radius = radius_of(many, min(degree, len(many) - 1)) if len(many) > 1 else 1.0
-    frames, times = [], []
-    for number, moment in enumerate(moments):
-        here = time == moment
-        place = position[here]
-        x = place if features is None else np.asarray(features(place, number), float)
-        frame = _placed(place, radius, torch.from_numpy(x).to(dtype), dtype, distances)
-        frame.node_id = torch.from_numpy(ids[here])
-        frames.append(frame)
-        times.append(round(float(moment - moments[0]) * every))
-    length = None if len(frames) > 1 else every
-    return Scenario(frames, times, length=length, name=Path(path).name)
 
 
 ON_GRAPHS: dict[str, Callable[..., Scenario]] = {
@@ -234,30 +134,11 @@ def _scenario(frames: Sequence[Data], every: int, name: str) -> Scenario:
     return Scenario(frames, times, length=every * len(frames), name=name)
 
 
-def _placed(
-    place: np.ndarray,
-    radius: float,
-    x: Tensor,
-    dtype: torch.dtype,
-    distances: bool = False,
-    **more: Tensor,
-) -> Data:
-    """Points with edges between those that are near each other."""
-    edge_index, pos = near(place, radius), torch.from_numpy(place).to(dtype)
-    data = Data(x=x, edge_index=edge_index, pos=pos, **more)
-    if distances:
-        gap = pos[edge_index[0]] - pos[edge_index[1]]
-        data.edge_attr = gap.norm(dim=-1, keepdim=True)
-    return data
-
-
 def _part(data: Data, there: Tensor) -> Data:
     """The nodes that are there, with the edges between them, and their identities."""
-    there = there.to(data.x.device)
-    n = data.x.size(0)
     ids = data.get("node_id")
-    out = data.subgraph(there) if isinstance(there, Tensor) else data
-    out.node_id = (torch.arange(n) if ids is None else torch.as_tensor(ids))[there.cpu()]
+    out = data.subgraph(there.to(data.x.device))
+    out.node_id = (torch.arange(len(there)) if ids is None else torch.as_tensor(ids))[there]
     return out
 
 

@@ -26,18 +26,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment, Memory, Moment, check_impairments
+from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
 from hogwild.asynchrony.seeding import Streams
 from hogwild.engines.ticks import Clock
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import library
-from hogwild_node.rules.base import Kept
+from hogwild_node.rules.base import Kept, carry
 
 
 def places(at: Star) -> tuple[Tensor, Tensor]:
@@ -145,18 +144,18 @@ class Schedule(Timetable):
         stagger, delay = check_bounds(stagger, delay)
         self.graph, self.stagger, self.delay = graph, stagger, delay
         self.impairments = check_impairments(impairments)
-        self.depth = max([depth, delay, *(i.depth(delay) for i in self.impairments)])
         # D as delays leave it: packets that are overtaken or come twice are no older than that.
         delayed = bounds(stagger, delay, [i for i in self.impairments if i.stage == 2])
         self.reach = delay if delayed is None else delayed[1]
-        self.holds = holds or any(i.holds for i in self.impairments)
+        self.depth = max(depth, delay, self.reach)
+        self.holds = holds or any(i.overrides("loses", "repeats") for i in self.impairments)
         device = graph.src.device
         numbers = (None, None) if names is None else (names.nodes, names.edges)
         self.nodes = Streams.of(seed, runs, graph.num_nodes // runs, device, numbers[0])
         self.edges = Streams.of(seed, runs, graph.num_edges // runs, device, numbers[1])
         # What each impairment remembers of nodes and of edges.
-        self.of_nodes = [Memory() for _ in self.impairments]
-        self.of_edges = [Memory() for _ in self.impairments]
+        self.of_nodes: list[dict[str, Tensor]] = [{} for _ in self.impairments]
+        self.of_edges: list[dict[str, Tensor]] = [{} for _ in self.impairments]
         self.silent, self.begin = silent, begin
         self._clock: Clock | None = None
         self.view = torch.full((graph.num_edges,), begin, dtype=torch.long, device=device)
@@ -190,15 +189,6 @@ class Schedule(Timetable):
         if self._clock is not None:
             self._compile()
 
-    def __getstate__(self) -> dict[str, Any]:
-        view = self.view
-        state = {name: x for name, x in vars(self).items() if name != "_clock"}
-        return state | {"_view": view}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._compile()  # compiled code knows addresses, and a copy has its own
-
     def follow(self, before: Schedule, kept: Kept) -> None:
         """Go on where a schedule of an earlier graph ended, with the nodes and edges that stayed:
         they keep their next turns, their views, and what impairments remember of them."""
@@ -212,7 +202,8 @@ class Schedule(Timetable):
             (self.of_edges, before.of_edges, kept.edges, self.edges),
         ):
             for memory, remembered in zip(mine, theirs, strict=True):
-                memory.follow(remembered, pairs, streams.subjects)
+                for name, values in remembered.items():  # newcomers are remembered by zeros
+                    memory[name] = carry(torch.zeros_like(streams.subjects), values, pairs)
 
     @property
     def bounds(self) -> tuple[int, int] | None:

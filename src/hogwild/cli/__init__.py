@@ -84,7 +84,7 @@ def execute(cls: Any, words: Sequence[str], command: str, name: str) -> int:
     data = {**outcome.data, "options": {**options.as_dict(), **outcome.resolved}}
     try:
         if options.json:
-            from hogwild.training.log import plain
+            from hogwild.files import plain
 
             print(json.dumps(plain(data)))
         else:

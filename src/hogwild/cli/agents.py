@@ -14,7 +14,7 @@ from hogwild.errors import ConfigError
 GRAPHS = 20
 """Graphs of the task from which the tolerances are computed."""
 C = "C for microcontrollers (--out FILE.c)"
-RUN, FAULTS = "executors/swarm.py:run", "executors/swarm.py:Faults"
+RUN, FAULTS = "executors/swarm.py:run", "executors/swarm_result.py:Faults"
 PRECISIONS = ("float16", "float32", "float64")
 
 
@@ -134,7 +134,7 @@ class Swarm(Trained):
     stay: bool = option(
         False, "go on for all --seconds, also when all agents are settled", group=RUNS
     )
-    quiet: bool = option(False, "no live table", group=RUNS)
+    quiet: bool = option(False, "no line every second", group=RUNS)
     plot: str | None = picture("draw the error over time to this file")
     record: str | None = option(
         None,
@@ -144,8 +144,7 @@ class Swarm(Trained):
     )
     keep: str | None = option(
         None,
-        "keep the model and the agents' files in this folder, in which `hogwild serve --attach` "
-        "watches the swarm",
+        "keep the model and the agents' files in this folder",
         group=FILES,
         metavar="FOLDER",
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 from hogwild.cli.common import FILES, RUNS, Outcome, Trained, picture
 from hogwild.cli.options import argument, option, taken
-from hogwild.errors import ConfigError
 
 WORKERS, INFER = "workers", "cluster/inference.py:infer"
 
@@ -53,12 +52,6 @@ class Cluster(Trained):
         metavar="FOLDER",
     )
     plot: str | None = picture("draw the residual of every part over time to this file")
-    map: str | None = option(
-        None,
-        "draw the parts to this file; the graph must have positions (pos)",
-        group=FILES,
-        metavar="FILE",
-    )
 
     def run(self) -> Outcome:
         """Call :func:`hogwild.cluster.infer`."""
@@ -76,21 +69,7 @@ class Cluster(Trained):
         if show is not None:
             show.end()
         done = self.outcome(found, seen, seen.data, seen.converged)
-        text = done.text
-        if self.map is not None:
-            text += f"\npicture: {_map(graph, seen, self.map)}"
-        return replace(done, text=text, resolved=done.resolved | {"workers": seen.workers})
-
-
-def _map(graph: Any, seen: Any, path: str) -> str:
-    from hogwild.plots.cluster import graph_map
-
-    pos = getattr(graph, "pos", None)  # a graph in parts has none at hand
-    if pos is None or seen.part is None:
-        raise ConfigError(f"--map {path}: the graph has no positions; expected a field pos, [N, 2]")
-    title = f"{seen.workers} parts"
-    graph_map(pos, seen.part, path, title=title, edge_index=graph.edge_index)
-    return path
+        return replace(done, resolved=done.resolved | {"workers": seen.workers})
 
 
 class Progress:

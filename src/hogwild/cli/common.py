@@ -76,7 +76,7 @@ class Trained(Finished):
 
     def chosen(self) -> Chosen:
         """The chosen replica on the CPU. Files that could not be written are refused first."""
-        for name in ("plot", "map", "record", "animate"):
+        for name in ("plot", "record", "animate"):
             check_file(name, getattr(self, name, None))
         result = self.load()
         r = result.best if self.replica is None else self.replica
@@ -150,11 +150,11 @@ def of_file(task: str | None) -> Iterator[None]:
 
 def check_file(name: str, path: str | None) -> None:
     """Raise, before anything runs, where the file of the flag --NAME could not be written at the
-    end, or a picture (``"plot"`` and ``"map"``) not be drawn."""
+    end, or a picture (``"plot"``) not be drawn."""
     if path is None:
         return
     flag = f"--{name} {path}"
-    if name in ("plot", "map"):
+    if name == "plot":
         if find_spec("matplotlib") is None:
             raise ConfigError(
                 f"{flag} needs matplotlib, which is missing; install it with: "

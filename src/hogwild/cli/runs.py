@@ -230,7 +230,8 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
     def run(self) -> Outcome:
         """Call :func:`hogwild.simulate`."""
         from hogwild.executors.deadlines import check_tick
-        from hogwild.executors.simulate import looks, simulate
+        from hogwild.executors.run import looks
+        from hogwild.executors.simulate import simulate
 
         check_tick(self.tick)
         found = self.chosen()

@@ -32,7 +32,6 @@ class Serve(Trained):
       hogwild serve
       hogwild serve runs/chains
       hogwild serve mine.py:trained
-      hogwild serve --attach swarm
       hogwild serve --attach 127.0.0.1:21000
     """
 
@@ -43,10 +42,10 @@ class Serve(Trained):
     )
     attach: str | None = option(
         None,
-        "watch agents that run elsewhere, and change nothing: the folder of hogwild swarm --keep, "
-        "or addresses of agents, which name the others",
+        "watch agents that run elsewhere, and change nothing: addresses of some of them, which "
+        "name the others",
         group=FILES,
-        metavar="FOLDER|HOST:PORT,…",
+        metavar="HOST:PORT,…",
     )
     certificates: str | None = option(
         None,

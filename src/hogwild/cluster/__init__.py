@@ -7,12 +7,12 @@ import warnings
 from typing import Any
 
 from hogwild.cluster.cutting import Partition, partition
-from hogwild.cluster.engine import Disorder
 from hogwild.cluster.inference import ClusterRun, Trace, infer
 from hogwild.cluster.sources import graph_of, open_graph
 from hogwild.cluster.store import Store
 from hogwild.cluster.training import Fit, Trainer, fit
 from hogwild.cluster.work import ErrorBar
+from hogwild.cluster.worker import Disorder
 
 __all__ = [
     "ClusterRun", "Disorder", "ErrorBar", "Fit", "Partition", "Store", "Trace", "Trainer",

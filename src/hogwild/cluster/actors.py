@@ -1,8 +1,8 @@
 """Ray: one actor for each part, on this machine or on a cluster.
 
-Ray places the actors, reserves their CPUs and GPUs, and starts an actor again whose process or node
-has died. :class:`Actor` is what runs in a process of its own, and :class:`Actors` starts the
-actors' work and says when all of them are done.
+Ray places the actors, reserves their CPUs and GPUs, starts an actor again whose process or node has
+died, and begins its work again. :class:`Actor` is what runs in a process of its own, and
+:class:`Actors` starts the actors' work and says when all of them are done.
 
 Packets go from actor to actor. At most one packet is under way between two actors, and the next one
 holds the newest embeddings, so that memory stays bounded however slow an actor is.
@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hogwild.cluster.engine import Engine, T, Watch
 from hogwild.cluster.host import Host, Plan
-from hogwild.cluster.worker import Mail, Status, agreed
+from hogwild.cluster.worker import Executor, Mail, Status, T, Version, Watch, agreed
 from hogwild.errors import ConfigError, ConvergenceError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -46,8 +45,6 @@ mail. Mail wakes it."""
 POLL, SHARE, RARELY = 0.01, 0.03, 0.5
 """Seconds between two looks at the statuses: a share of the time since the start, at least and at
 most. A look takes a few milliseconds of every actor."""
-RETRY = 0.3
-"""Seconds between two attempts to reach an actor that has died."""
 PATIENCE, BUSY = 60.0, 600.0
 """Seconds after which an actor that does not answer counts as lost: where the cluster lacks room
 for it, and where it has room, so that the machine is only busy."""
@@ -112,13 +109,8 @@ def results(refs: list[Any]) -> list[Any]:
     try:
         return list(ray.get(refs))
     except ray.exceptions.RayTaskError as error:
-        raise cause_of(error) from error
-
-
-def cause_of(error: Exception) -> BaseException:
-    """The exception that a task raised, behind Ray's."""
-    cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, BaseException) else error
+        cause = error.cause
+        raise (cause if isinstance(cause, BaseException) else error) from error
 
 
 class Actor:
@@ -137,14 +129,9 @@ class Actor:
         self.phase: int | None = None
         self.stopped, self.keep, self.wake = 0, True, threading.Event()
         self.flights: dict[int, tuple[Any, Mail]] = {}
-        self.told: tuple[int, Status] | None = None  # with its phase
+        self.newest: tuple[int, Status] | None = None  # with its phase
 
-    # -- calls of the engine -----------------------------------------------------------------------
-
-    def load(self, plan: Plan) -> None:
-        """Take another graph or another model."""
-        if plan != self.host.plan:
-            self.host = Host(plan, self.number)
+    # -- calls of the executor ---------------------------------------------------------------------
 
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of the host."""
@@ -154,15 +141,15 @@ class Actor:
         """Take so many times longer for an update."""
         self.slow = slow
 
-    @ray.method(concurrency_group="control")
+    @ray.method(concurrency_group="control", max_task_retries=-1)
     def stop(self, phase: int, save: bool) -> None:
         """End :meth:`run` of this phase after the current update, also if it begins later; then
-        write the checkpoint, if asked to."""
+        write the checkpoint, if ``save`` is true."""
         self.keep = save
         self.stopped = max(self.stopped, phase)
         self.wake.set()
 
-    @ray.method(concurrency_group="control")
+    @ray.method(concurrency_group="control", max_task_retries=-1)
     def pid(self) -> int:
         """The number of the process."""
         return os.getpid()
@@ -170,8 +157,8 @@ class Actor:
     @ray.method(concurrency_group="control")
     def status(self, phase: int) -> Status | None:
         """The last status of this phase; ``None`` before the first update."""
-        told = self.told
-        return told[1] if told is not None and told[0] == phase else None
+        newest = self.newest
+        return newest[1] if newest is not None and newest[0] == phase else None
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -192,7 +179,7 @@ class Actor:
     def _push(self, peers: dict[int, Any], wait: float = 0.0) -> None:
         """Send to all peers that lack something and to which nothing is under way."""
         worker, phase = self.host._worker, self.phase
-        for q in worker.work.links.peers:
+        for q in worker.work.part.peers:
             if q in self.flights:
                 ref, mail = self.flights[q]
                 if not ray.wait([ref], timeout=wait)[0]:
@@ -208,8 +195,11 @@ class Actor:
 
     # -- work --------------------------------------------------------------------------------------
 
-    def run(self, phase: int, peers: dict[int, Any]) -> None:
-        """Update and push, at this actor's own pace, until :meth:`stop` is called."""
+    def run(self, phase: int, peers: dict[int, Any]) -> Version:
+        """Update and push, at this actor's own pace, until :meth:`stop` is called; returns the
+        version in the end."""
+        if self.host.worker is None:  # the process died, and Ray begins anew
+            self.host.start()
         worker = self.host._worker
         self.enter(phase)
         saved, nap = time.monotonic(), SOON
@@ -221,7 +211,7 @@ class Actor:
                 time.sleep((self.slow - 1.0) * (time.monotonic() - began))
                 worker.took = time.monotonic() - began
             self._push(peers)
-            self.told = phase, worker.status()
+            self.newest = phase, worker.status()
             if time.monotonic() - saved > self.every:
                 worker.save()
                 saved = time.monotonic()
@@ -236,6 +226,7 @@ class Actor:
         if self.keep:
             worker.save()
         self.phase = None
+        return worker.version
 
     def enter(self, phase: int) -> None:
         """Take packets of a phase, for rounds with barriers and for the last exchange."""
@@ -252,12 +243,12 @@ class Actor:
         elif worker.update() and self.slow > 1.0:
             time.sleep((self.slow - 1.0) * (time.monotonic() - began))
         phase = self.phase or 0
-        while self.stopped < phase and any(worker.owes(q) for q in worker.work.links.peers):
+        while self.stopped < phase and any(worker.owes(q) for q in worker.work.part.peers):
             self._push(peers, wait=1.0)
         return worker.status()
 
 
-class Actors(Engine):
+class Actors(Executor):
     """One actor for each part.
 
     Args:
@@ -281,10 +272,9 @@ class Actors(Engine):
         every: float = 5.0,
     ) -> None:
         self.plan, self.count, self.barriers = plan, count, barriers
-        self.cpus, self.gpus = cpus, gpus
+        self.cpus, self.gpus, self.most = cpus, gpus, restarts
         self.mends = True  # whether a host that died can go on from its checkpoint
-        self.phase, self.most = 0, restarts
-        self.down: dict[int, float] = {}  # when to try again with actors that have died
+        self.phase = 0
         self.owns = connect(address, count, cpus, gpus)
         self.actors: list[Any] = []
         remote: Any = ray.remote
@@ -294,36 +284,33 @@ class Actors(Engine):
         try:
             slow = slow or {}
             self.actors = [made.remote(plan, p, slow.get(p, 1.0), every) for p in range(count)]
-            self._require_room()
+            self._await_all()
             self.peers = dict(enumerate(self.actors))
         except BaseException:
             self.close()
             raise
 
-    def _patience(self) -> float:
-        """Seconds to wait for actors that Ray starts."""
-        have = ray.cluster_resources()
+    def _await_all(self) -> None:
+        """Wait until all actors are alive; an error of a constructor is raised here."""
+        have, began = ray.cluster_resources(), time.monotonic()
         need = {"CPU": self.cpus * self.count, "GPU": self.gpus * self.count}
-        return BUSY if all(have.get(kind, 0) >= some for kind, some in need.items()) else PATIENCE
-
-    def _require_room(self) -> None:
-        """Wait for all actors; an error of a constructor is raised here."""
-        waiting, began = [actor.pid.remote() for actor in self.actors], time.monotonic()
-        ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=RARELY)
-        while missing and time.monotonic() - began < self._patience():
-            ready, missing = ray.wait(waiting, num_returns=len(waiting), timeout=RARELY)
+        has_room = all(have.get(kind, 0) >= some for kind, some in need.items())
+        missing, ready = [actor.pid.remote() for actor in self.actors], list[Any]()
+        while missing and time.monotonic() - began < (BUSY if has_room else PATIENCE):
+            found, missing = ray.wait(missing, num_returns=len(missing), timeout=RARELY)
+            ready += found
         try:
             results(ready)
         except ray.exceptions.RayActorError as error:
             reason = str(error).strip().splitlines()[-1].strip()
             raise ConfigError(
                 f"a worker could not start ({reason}); expected that all machines see "
-                f"{self.plan.graph} and have this library"
+                f"{self.plan.graph} and have this library, and that no worker dies more than "
+                f"restarts={self.most} times"
             ) from error
         if missing:
-            have = ray.cluster_resources()
             raise ConfigError(
-                f"Ray has not started {len(missing)} of {len(waiting)} workers within "
+                f"Ray has not started {len(missing)} of {self.count} workers within "
                 f"{time.monotonic() - began:.0f} s; they need {self.cpus:g} CPUs and {self.gpus:g} "
                 f"GPUs each, and the cluster has {have.get('CPU', 0):g} CPUs and "
                 f"{have.get('GPU', 0):g} GPUs in all"
@@ -331,28 +318,9 @@ class Actors(Engine):
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def load(self, plan: Plan) -> None:
-        """Give another graph in as many parts, or another model, to the same processes."""
-        self.plan = plan
-        self._await_all()
-
     def pace(self, slow: dict[int, float]) -> None:
         """Slow some parts down by these factors, and no others."""
         results([actor.pace.remote(slow.get(p, 1.0)) for p, actor in enumerate(self.actors)])
-
-    def _await_all(self) -> None:
-        """Wait until all actors are alive and have the plan."""
-        began = time.monotonic()
-        for p, actor in enumerate(self.actors):
-            while True:
-                try:
-                    results([actor.load.remote(self.plan)])
-                    break
-                except ray.exceptions.RayActorError as error:
-                    gone = isinstance(error, ray.exceptions.ActorDiedError)
-                    if gone or time.monotonic() - began > self._patience():
-                        raise self._gone(p) from error
-                    time.sleep(RETRY)
 
     def patiently(self, step: Callable[[], T]) -> T:
         for _ in range(self.most * self.count + 1):
@@ -365,112 +333,88 @@ class Actors(Engine):
         raise found
 
     def call(self, method: str, *args: Any) -> list[Any]:
-        self.mends = method != "pose" and self.mends
+        self.mends = method != "take" and self.mends
         return results([actor.call.remote(method, *args) for actor in self.actors])
 
     # -- work --------------------------------------------------------------------------------------
 
     def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
         self.phase += 1
-        reads = self.call("reads")
-        runs: dict[int, Any] = {}
+        reads, began = self.call("reads"), time.monotonic()
+
+        def over(statuses: list[Status]) -> bool | None:
+            """Whether the parts are done; ``None``: neither that, nor is the time over."""
+            spent, go_on = time.monotonic() - began, True
+            if len(statuses) == self.count:
+                go_on = watch is None or watch(spent, statuses) is not False
+                if agreed(statuses, reads):
+                    return True
+            return None if go_on and (seconds is None or spent <= seconds) else False
+
+        runs: list[Any] = []
         try:
             if self.barriers:
-                return self._rounds(reads, watch, seconds)
-            runs |= {p: a.run.remote(self.phase, self.peers) for p, a in self.peers.items()}
-            done = self._watched(runs, reads, watch, seconds)
+                done = self._rounds(over)
+            else:
+                retries = -1 if self.mends else 0
+                for actor in self.actors:
+                    run = actor.run.options(max_task_retries=retries)
+                    runs.append(run.remote(self.phase, self.peers))
+                done = self._watched(runs, over)
             if not done:
                 self._settle()
         except BaseException:
-            self._halt(runs)
+            with contextlib.suppress(Exception):  # end all loops, and let the actors save
+                for actor in self.actors:
+                    actor.stop.remote(self.phase, True)
+                ray.wait(runs, num_returns=len(runs), timeout=10.0)
             raise
         return done
 
-    def _watched(
-        self, runs: dict[int, Any], reads: Any, watch: Watch | None, seconds: float | None
-    ) -> bool:
-        """Watch the running actors until they are done."""
+    def _watched(self, runs: list[Any], over: Callable[[list[Status]], bool | None]) -> bool:
+        """Watch the running actors until they are done, or the time is over."""
         began = time.monotonic()
         asked: dict[int, Any] = {}
         seen: dict[int, Status] = {}
+        died: set[int] = set()
         while True:
             time.sleep(min(max(POLL, SHARE * (time.monotonic() - began)), RARELY))
-            self._mend(runs, seen)
-            self._ask(asked, seen)
-            statuses = [seen[p] for p in sorted(seen)]
-            spent = time.monotonic() - began
-            go_on = None
-            if len(statuses) == self.count:
-                go_on = None if watch is None else watch(spent, statuses)
-                if agreed(statuses, reads):
-                    self._stop(runs, save=False)
-                    return True
-            if go_on is False or (seconds is not None and spent > seconds):
-                self._stop(runs, save=True)
-                return False
-
-    def _halt(self, runs: dict[int, Any]) -> None:
-        """End all loops and let the actors save their parts."""
-        with contextlib.suppress(Exception):
-            for actor in self.actors:
-                actor.stop.remote(self.phase, True)
-            if runs:
-                ray.wait(list(runs.values()), num_returns=len(runs), timeout=10.0)
-
-    def _ask(self, asked: dict[int, Any], seen: dict[int, Status]) -> None:
-        """Ask every actor for its status, once at a time."""
-        for p, actor in enumerate(self.actors):
-            if p not in asked:
-                asked[p] = actor.status.remote(self.phase)
-        ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5 * POLL)
-        for p, ref in list(asked.items()):
-            if ref in ready:
-                del asked[p]
+            ended, _ = ray.wait(runs, num_returns=len(runs), timeout=0)
+            self._ended(ended)
+            for p, actor in enumerate(self.actors):  # one question at a time
+                if p not in asked:
+                    asked[p] = actor.status.remote(self.phase)
+            ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5 * POLL)
+            for p in [p for p, ref in asked.items() if ref in ready]:
+                seen.pop(p, None)
                 try:
-                    found = ray.get(ref)
+                    found = ray.get(asked.pop(p))
                 except ray.exceptions.RayActorError:
-                    found = None
-                if found is None:
-                    seen.pop(p, None)
-                else:
+                    died.add(p)
+                    continue
+                if found is not None:
                     seen[p] = found
-                    self.down.pop(p, None)
+                    self.restarts += p in died
+                    died.discard(p)
+            done = over([seen[p] for p in sorted(seen)])
+            if done is not None:
+                for actor in self.actors:
+                    actor.stop.remote(self.phase, not done)
+                if self._ended(runs) != [seen[p].version for p in sorted(seen)] and done:
+                    raise ray.exceptions.RayActorError  # one died when all were done
+                return done
 
-    def _mend(self, runs: dict[int, Any], seen: dict[int, Status]) -> None:
-        """Start the work of actors again that have died and are back."""
-        now = time.monotonic()
-        ready, _ = ray.wait(list(runs.values()), num_returns=len(runs), timeout=0)
-        for p, ref in list(runs.items()):
-            if ref not in ready or now < self.down.get(p, 0.0):
-                continue
-            try:
-                ray.get(ref)
-            except ray.exceptions.RayActorError as error:
-                if not self.mends:
-                    raise
-                if isinstance(error, ray.exceptions.ActorDiedError):
-                    raise self._gone(p) from error
-                self.restarts += p not in self.down  # once until it is heard again
-                self.down[p] = now + RETRY
-            except ray.exceptions.RayTaskError as error:
-                raise cause_of(error) from error
-            seen.pop(p, None)
-            self.actors[p].load.remote(self.plan)  # its constructor knows the first plan
-            self.actors[p].call.remote("start")
-            runs[p] = self.actors[p].run.remote(self.phase, self.peers)
-
-    def _gone(self, p: int) -> ConvergenceError:
-        return ConvergenceError(
-            f"worker {p} has died and is not back; Ray starts a worker again at most "
-            f"restarts={self.most} times, where the cluster has room for it"
-        )
-
-    def _stop(self, runs: dict[int, Any], save: bool) -> None:
-        """Stop all loops. If an actor has died meanwhile, its error is raised, and
-        :meth:`patiently` begins again from the checkpoints."""
-        for actor in self.actors:
-            actor.stop.remote(self.phase, save)
-        results(list(runs.values()))
+    def _ended(self, runs: list[Any]) -> list[Version]:
+        """What these runs returned."""
+        try:
+            return results(runs)
+        except ray.exceptions.ActorDiedError as error:
+            if not self.mends:
+                raise
+            raise ConvergenceError(
+                f"a worker has died and is not back; Ray starts a worker again at most "
+                f"restarts={self.most} times, where the cluster has room for it"
+            ) from error
 
     def _settle(self) -> None:
         """Exchange the newest packets without updates."""
@@ -479,19 +423,13 @@ class Actors(Engine):
         results([actor.round.remote(self.peers, False) for actor in self.actors])
         self.call("look")
 
-    def _rounds(self, reads: list[list[int]], watch: Watch | None, seconds: float | None) -> bool:
+    def _rounds(self, over: Callable[[list[Status]], bool | None]) -> bool:
         """Rounds with barriers."""
-        began = time.monotonic()
         results([actor.enter.remote(self.phase) for actor in self.actors])
         while True:
-            statuses = results([actor.round.remote(self.peers) for actor in self.actors])
-            spent = time.monotonic() - began
-            go_on = None if watch is None else watch(spent, statuses)
-            if agreed(statuses, reads):
-                return True
-            if go_on is False or (seconds is not None and spent > seconds):
-                self._settle()
-                return False
+            done = over(results([actor.round.remote(self.peers) for actor in self.actors]))
+            if done is not None:
+                return done
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

@@ -14,7 +14,7 @@ part holds one ring for every hop that its problem needs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -26,9 +26,9 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, FeatureError, InputError, require_positive
-from hogwild.graph.graph import check_edge_index
-from hogwild.graph.inputs import Inputs
+from hogwild.cluster.work import Part, by_owner
+from hogwild.errors import ConfigError, require_positive
+from hogwild.graph.inputs import Inputs, whole
 
 Array = npt.NDArray[Any]
 
@@ -39,31 +39,6 @@ OVERLAP = 8
 """Rings of an overlap, unless asked for more or fewer."""
 SHARE, SMALL = 0.25, 16
 """An overlap holds at most this share of the nodes of its part, or so many nodes."""
-
-
-def whole(graph: Inputs | Data) -> Inputs:
-    """A graph that can be cut; its tensors may be memory-mapped.
-
-    Raises:
-        InputError: It is a batch of graphs, or a part of a larger graph.
-        FeatureError: The features are no matrix.
-        GraphError: An edge names a node that does not exist.
-    """
-    found = Inputs.of(graph)
-    if found.num_graphs > 1:
-        raise InputError(
-            f"the data are a batch of {found.num_graphs} graphs; expected one graph. It may "
-            f"consist of several components: leave batch out"
-        )
-    if found.degrees is not None or found.heard is not None:
-        raise InputError("the inputs are a part of a larger graph; expected the whole graph")
-    if found.x.dim() != 2:
-        raise FeatureError(f"x has shape {tuple(found.x.shape)}; expected [nodes, channels]")
-    check_edge_index(found.edge_index, found.num_nodes, True)
-    attr = found.edge_attr
-    if attr is not None and attr.dim() == 1:
-        attr = attr[:, None]
-    return replace(found, batch=None, batch_size=None, edge_attr=attr).to("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,75 +154,15 @@ def _bisect(joined: csr_matrix, num_parts: int) -> Array:
 # -- what a part holds -----------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Part:
-    """The nodes that one worker owns, and what their problem needs of the rest of the graph.
+def pieces(graph: Inputs, parts: Tensor, overlap: int, hops: int) -> Iterator[Part]:
+    """Every part, without what it sends. Beside one part, memory holds some forty bytes for each
+    edge.
 
-    The local nodes are the A owned nodes, then the B nodes of the *halo*, which other parts own.
-    The part solves for its owned nodes and for the first rings of the halo, its *overlap*; the
-    others are held fixed.
-
-    With one hop a part holds all edges of the nodes for which it solves. With two hops it also
-    holds all edges of their neighbours, which makes the rows of these nodes exact in the gradient
-    and Hessian of any one-hop energy. One hop is enough for fixed points and for graph signal
-    denoising.
-
-    Attributes:
-        nodes: Owned nodes in the whole graph, [A], sorted.
-        halo: Nodes of the halo in the whole graph, [B]: the first ring, then the second ring, and
-            so on, each sorted.
-        owner: The part that owns each node of the halo, [B].
-        free: Number of nodes for which the part solves: the owned ones, then those of the overlap.
-        inputs: The part as a model reads it, with the degrees of the whole graph: the problem of
-            the model for these inputs has the rows of the whole problem at free nodes.
-        sends: For each other part, the local indices of the owned nodes that the part needs.
-        receives: For each other part, the local indices of the halo nodes that the part owns. The
-            n-th node that part a sends to part b is the n-th node that b receives from a.
-    """
-
-    nodes: Array
-    halo: Array
-    owner: Array
-    free: int
-    inputs: Inputs
-    sends: dict[int, Array]
-    receives: dict[int, Array] = field(init=False)
-
-    def __post_init__(self) -> None:
-        groups = by_owner(self.owner)
-        self.receives = {q: mine + len(self.nodes) for q, mine in groups.items()}
-
-    @classmethod
-    def only(cls, graph: Inputs) -> Part:
-        """The whole graph as its only part."""
-        n, none = graph.num_nodes, np.empty(0, dtype=np.int64)
-        return cls(np.arange(n), none, none, n, replace(graph, degrees=degrees(graph)), {})
-
-
-def by_owner(owner: Array) -> dict[int, Array]:
-    """The places of each part in a list of owners, in the order of the list."""
-    order = np.argsort(owner, kind="stable")
-    owners, first = np.unique(owner[order], return_index=True)
-    groups = np.split(order, first[1:]) if len(owners) else []
-    return dict(zip(owners.tolist(), groups, strict=True))
-
-
-def degrees(graph: Inputs) -> Tensor:
-    """Sums of the weights of the edges into and out of each node, [N, 2]."""
-    weight = None if graph.edge_weight is None else graph.edge_weight.double()
-    ends = graph.edge_index.flip(0)
-    found = [torch.bincount(each, weight, minlength=graph.num_nodes).double() for each in ends]
-    return torch.stack(found, 1)
-
-
-def pieces(
-    graph: Inputs, parts: Array, count: int, overlap: int
-) -> Iterator[tuple[Part, list[int], list[int]]]:
-    """Every part without what it sends, as two hops need it: of the halo and of the edges, those
-    that one hop needs come first; the two lists say how many of the halo, and of the edges, one
-    hop and two hops need.
-
-    Beside one part, memory holds some forty bytes for each edge.
+    Args:
+        graph: The graph.
+        parts: The part of every node, [N].
+        overlap: Most rings of the overlap.
+        hops: Rings beyond the overlap.
     """
     ends, n = graph.edge_index.numpy(), graph.num_nodes
     edges = ends.shape[1]
@@ -256,13 +171,13 @@ def pieces(
     incident = csr_matrix((np.ones(2 * edges, dtype=np.int8), pair), shape=(n, edges))
     place = np.empty(n, dtype=np.int64)
     here, taken = np.zeros(n, dtype=bool), np.zeros(edges, dtype=bool)
-    around, owned = degrees(graph), by_owner(parts)
-    for p in range(count):
-        nodes = owned.get(p, np.empty(0, dtype=np.int64))
-        ring, overlapping, most = nodes, 0, max(SHARE * len(nodes), SMALL)
+    around = degrees(graph)
+    for owned in by_owner(parts).values():
+        ring = nodes = owned.numpy()
+        overlapping, most = 0, max(SHARE * len(nodes), SMALL)
         halo, levels = list[Array](), list[Array]()
         here[nodes] = True
-        while len(halo) < overlapping + 2:
+        while len(halo) < overlapping + hops:
             found = np.unique(incident[ring].indices)
             levels.append(found[~taken[found]])
             taken[levels[-1]] = True
@@ -278,17 +193,23 @@ def pieces(
         place[local] = np.arange(len(local))
         here[local] = False
         taken[rows] = False
-        piece = Part(
-            nodes, every, parts[every], len(nodes) + sum(map(len, halo[:overlapping])),
-            _rows(graph, place[ends[:, rows]], around, local, rows), {},
-        )  # fmt: skip
-        near = len(every) - len(halo[-1]), len(rows) - len(levels[-1])
-        yield piece, [near[0], len(every)], [near[1], len(rows)]
+        inputs = _rows(graph, place[ends[:, rows]], around, local, rows)
+        free = len(nodes) + sum(map(len, halo[:overlapping]))
+        rim = torch.from_numpy(every)
+        yield Part(owned, rim, parts[rim], free, inputs, {})
+
+
+def degrees(graph: Inputs) -> Tensor:
+    """Sums of the weights of the edges into and out of each node, [N, 2]."""
+    weight = None if graph.edge_weight is None else graph.edge_weight.double()
+    ends = graph.edge_index.flip(0)
+    found = [torch.bincount(each, weight, minlength=graph.num_nodes).double() for each in ends]
+    return torch.stack(found, 1)
 
 
 def _rows(graph: Inputs, ends: Array, around: Tensor, nodes: Array, edges: Array) -> Inputs:
     """Some nodes and edges of a graph, whose edges have other ends."""
-    n, e = torch.from_numpy(nodes).long(), torch.from_numpy(edges).long()
+    n, e = torch.from_numpy(nodes), torch.from_numpy(edges)
     return Inputs(
         graph.x[n],
         torch.from_numpy(ends),

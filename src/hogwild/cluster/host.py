@@ -1,7 +1,7 @@
 """A part with its model: it builds the problem of the part, solves it, reads out, differentiates.
 
 An executor makes one host for each part, in this process or in a process of its own, and calls its
-methods by name on all parts (:class:`hogwild.cluster.engine.Engine`).
+methods by name on all parts (:class:`hogwild.cluster.worker.Executor`).
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hogwild.cluster.cutting import Part
 from hogwild.cluster.store import Store
-from hogwild.cluster.work import Links, Measure, Solve, Work
+from hogwild.cluster.work import Bound, Measure, Part, Work
 from hogwild.cluster.worker import Worker
 from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
-from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.native import library
-from hogwild.linalg.operator import Hessian, Tangent
+from hogwild.linalg.solution import Solution
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
-from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
-from hogwild.solvers import Newton, SemismoothNewton
-from hogwild_node.local import LocalEnergy
-from hogwild_node.tree import FIXED, NODES, SHARED, over
+from hogwild.problems.base import FixedPoint, Objective, Problem
+from hogwild.problems.pinned import pinned
+from hogwild.solvers.adjoint import Adjoint
+from hogwild.solvers.loop import Solver
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
 
 LARGE = 100_000
 """Edges of a part from which no factorisation is planned where compiled code solves it."""
+
+RTOL = 1e-2
+"""An adjoint is solved to this share of the residual that fresh halos leave."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,6 @@ class Plan:
         model: The model, or its file.
         checkpoints: Folder of the checkpoints; ``None``: there are none.
         tol: Relative tolerance.
-        hops: Hops of the rest of the graph that a part holds.
         device: The device of the computation.
     """
 
@@ -60,7 +60,6 @@ class Plan:
     model: ConvGNN | Path
     checkpoints: Path | None = None
     tol: float = 1e-6
-    hops: int = 2
     device: str = "cpu"
 
 
@@ -103,24 +102,21 @@ class Host:
         self._grads: dict[str, Tensor] = {}  # of the readout
         self._problem: Problem | None = None
         if isinstance(plan.graph, Inputs):
-            self.part = Part.only(plan.graph)
+            none = torch.empty(0, dtype=torch.long)
+            n = plan.graph.num_nodes
+            part = Part(torch.arange(n), none, none, n, plan.graph, {})
         else:
             store = Store.open(plan.graph)
             store.check(number)
-            self.part = store.part(number, plan.hops)
-        self.owned = len(self.part.nodes)
-
-        def moved(shared: dict[int, npt.NDArray[Any]]) -> dict[int, Tensor]:
-            found = {q: torch.from_numpy(np.array(nodes)) for q, nodes in shared.items()}
-            return {q: nodes.long().to(plan.device) for q, nodes in found.items()}
-
-        sends, receives = moved(self.part.sends), moved(self.part.receives)
-        self.links = Links(self.owned, self.part.free, sends, receives)
-        self.inputs: Inputs | None = None  # of a part without nodes
-        if self.owned:
-            given = self.part.inputs.to(plan.device)
-            typed = given.to(next(self.model.parameters(), given.x).dtype)  # files may differ
-            self.inputs = replace(typed, degrees=given.degrees, nodes=given.nodes)
+            part = store.part(number)
+        self.part = part.to(plan.device)
+        given = self.part.inputs
+        typed = given.to(next(model.parameters(), given.x).dtype)  # files may differ
+        self.inputs = replace(typed, degrees=given.degrees, nodes=given.nodes)
+        self.solver, edges = self.conv.solver, given.edge_index.size(1)
+        if edges >= LARGE and self.solver.compiles and library() is not None:
+            # No analysis of a matrix that nobody needs.
+            self.conv.solver = replace(self.solver, linear="cg")
 
     # -- the forward pass --------------------------------------------------------------------------
 
@@ -129,39 +125,23 @@ class Host:
         """The problem on the local nodes, detached from autograd."""
         if self._problem is None:
             with torch.no_grad():
-                self._problem = self._attached().detach()
+                self._problem = self._built().detach()
         return self._problem
 
-    def _attached(self) -> Problem:
+    def _built(self) -> Problem:
         """The problem on the local nodes, as the model builds it."""
-        solver = self.conv.solver
-        if self._is_large and solver.compiles:  # no analysis of a matrix that nobody needs
-            self.conv.solver = replace(solver, linear="cg")
-        try:
-            found = self.model.problem(self._inputs)
-        finally:
-            self.conv.solver = solver
+        found = self.model.problem(self.inputs)
         assert isinstance(found, Problem)
         return found
-
-    @property
-    def _is_large(self) -> bool:
-        """Whether compiled code solves the part without a factorisation."""
-        return self._inputs.edge_index.size(1) >= LARGE and library() is not None
 
     @torch.no_grad()
     def _compiled(self) -> EnergyKernel | None:
         """The problem for the compiled library, where that solves it on a CPU: on a GPU all nodes
         move (``kernels/source/energy.h``)."""
-        if self.problem.recipe is None or self._inputs.x.device.type != "cpu":
+        if self.problem.recipe is None or self.inputs.x.device.type != "cpu":
             return None
         kernel = self.problem.kernel()
         return None if isinstance(kernel, str) else kernel
-
-    @property
-    def _inputs(self) -> Inputs:
-        assert self.inputs is not None, "a part without nodes"
-        return self.inputs
 
     def start(self, fresh: bool = False) -> None:
         """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
@@ -169,14 +149,11 @@ class Host:
         path = None if folder is None else folder / f"part-{self.number:05d}.npz"
         if fresh and path is not None:
             path.unlink(missing_ok=True)
-        self.worker = Worker(self.number, self._work(), path)
-
-    def _work(self) -> Work:
-        if not self.owned:
-            shape = (self.conv.replicas or 1, self.conv.hidden_channels, 0)
-            return Work(self.links, torch.zeros(shape, dtype=torch.float64))
-        solver, kernel = self.conv.solver, self._compiled()
-        return Solve(self.problem, self.links, self.plan.tol, self.h, solver=solver, kernel=kernel)
+        work = Work(
+            self.problem, self.part, self.plan.tol, self.h,
+            solver=self.solver, kernel=self._compiled(),
+        )  # fmt: skip
+        self.worker = Worker(self.number, work, path)
 
     def forget(self) -> None:
         """Forget the embeddings, so that the next start is from zero."""
@@ -195,8 +172,8 @@ class Host:
         """Read what came in and measure, without an update."""
         self._worker.look()
 
-    def measure(self) -> Measure | None:
-        """The measure for the error bar; ``None`` for a part without nodes."""
+    def measure(self) -> Measure:
+        """The measure for the error bar."""
         return self._worker.work.judged()
 
     def save(self) -> None:
@@ -206,62 +183,53 @@ class Host:
     # -- answers -----------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def answer(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Owned nodes [A], embeddings [(R,) A, k] and predictions [(R,) A, out]; no predictions if
-        the readout pools."""
-        h = self._embeddings(self._worker.work.own)
-        read = None
-        if self.model.readout.pool is None and self.owned:
-            read = self.model.read(h, self._first(self.owned)).cpu().numpy()
-        elif self.model.readout.pool is None:
-            shape = (*h.shape[:-1], self.model.out_channels)
-            read = np.zeros(shape, dtype=h.cpu().numpy().dtype)
-        return np.array(self.part.nodes), h.cpu().numpy(), read
+    def answer(self) -> dict[str, npt.NDArray[Any]]:
+        """Owned nodes [A], embeddings ``h`` [(R,) A, k] and, unless the readout pools, predictions
+        [(R,) A, out]."""
+        h, found = self._embeddings(self._worker.work.own), {}
+        if self.model.readout.pool is None:
+            found["prediction"] = self.model.read(h, self._first(self.part.owned)).cpu().numpy()
+        return {"nodes": self.part.nodes.numpy(), "h": h.cpu().numpy(), **found}
 
     def write_answer(self, folder: Path) -> Path:
-        """Write nodes, embeddings and predictions into a file of this part."""
-        nodes, h, read = self.answer()
+        """Write the answer into a file of this part."""
         file = io.BytesIO()
-        arrays: dict[str, Any] = {"nodes": nodes, "h": h} | (
-            {} if read is None else {"prediction": read}
-        )
-        np.savez(file, **arrays)
+        np.savez(file, **self.answer())  # type: ignore[arg-type]
         return write_atomically(folder / f"part-{self.number:05d}.npz", file.getvalue())
 
     def _embeddings(self, own: Tensor) -> Tensor:
         """[R, k, A] as the user's [(R,) A, k]."""
-        like = next(self.model.parameters())
-        h = own.mT.to(like.dtype if self.inputs is None else self.inputs.x.dtype)
+        h = own.mT.to(self.inputs.x.dtype)
         return h if self.conv.replicas is not None else h[0]
 
     def _first(self, count: int) -> Inputs:
         """The first local nodes without edges, for the readout."""
-        x = self._inputs.x
+        x = self.inputs.x
         return Inputs(x[..., :count, :], torch.zeros(2, 0, dtype=torch.long, device=x.device))
 
     # -- training ----------------------------------------------------------------------------------
 
-    def pose(self, parameters: dict[str, Tensor]) -> None:
+    def take(self, parameters: dict[str, Tensor]) -> None:
         """Take new parameters. The embeddings stay where they are."""
         self.model.load_state_dict(parameters)
-        if self.worker is not None and self.owned:
+        if self.worker is not None:
             self.h = self.worker.work.h
         self._problem, self.worker = None, None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""
-        return int(self._labels(target, mask, self.owned)[0].numel()) if self.owned else 0
+        return int(self._labels(target, mask, self.part.owned)[0].numel())
 
     def _labels(self, target: str, mask: str | None, count: int) -> tuple[Tensor, Tensor]:
         """Indices of those of the first local nodes that have a label, and their labels."""
-        fields = self._inputs.nodes
+        fields = self.inputs.nodes
         for name in (target, mask):
             if name is not None and name not in fields:
                 raise ConfigError(
                     f"the graph has no field {name!r}; expected one of "
                     f"{', '.join(fields) or 'no fields at all'}"
                 )
-        at = torch.arange(count, device=self._inputs.x.device)
+        at = torch.arange(count, device=self.inputs.x.device)
         if mask is not None:
             at = at[fields[mask][:count].bool()]
         return at, fields[target][at]
@@ -271,19 +239,15 @@ class Host:
     ) -> float:
         """The part's share of the mean loss over all labelled nodes; prepares the adjoint and keeps
         the gradients of the readout."""
-        if not self.owned:
-            self._grads, self.worker = {}, Worker(self.number, self._work())
-            return 0.0
         self.h = self._worker.work.h
-        value, _, found = self._shared(self.owned, loss, target, mask, total)
+        value, _, found = self._shared(self.part.owned, loss, target, mask, total)
         self._grads = {f"readout.{name}": grad for name, grad in found.items()}
         # The adjoint is solved on the overlap, too, and needs the loss of its nodes there.
         grad = torch.zeros_like(self.h)
-        grad[..., : self.links.free] = self._shared(self.links.free, loss, target, mask, total)[1]
+        free = self.part.free
+        grad[..., :free] = self._shared(free, loss, target, mask, total)[1]
         with torch.no_grad():
-            problem = adjoint_of(self.problem, self.h, grad)
-        solver = Newton() if isinstance(problem, Objective) else SemismoothNewton()
-        work = Solve(problem, self.links, tol, self.dual, solver=solver)
+            work = AdjointWork(self.problem, self.h, grad, self.part, tol, self.dual, self.solver)
         self.worker = Worker(self.number, work)
         return value
 
@@ -308,147 +272,73 @@ class Host:
 
     def gradients(self) -> dict[str, npt.NDArray[Any]]:
         """The part's share of the gradients of all parameters, by name."""
-        out = dict(self._grads)
-        if self.owned:
-            dual = self._worker.work.h
-            self.dual = dual
-            sign = -1.0 if isinstance(self.problem, Objective) else 1.0
-            cotangent = torch.zeros_like(dual)
-            cotangent[..., : self.owned] = sign * dual[..., : self.owned]
-            assert self.h is not None
-            with torch.enable_grad():
-                residual = self._attached().residual(self.h)
-                named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
-                if residual.requires_grad:
-                    found = torch.autograd.grad(
-                        residual, list(named.values()), cotangent, allow_unused=True
-                    )
-                    for name, grad in zip(named, found, strict=True):
-                        if grad is not None:
-                            out[name] = out[name] + grad if name in out else grad
+        assert self.h is not None
+        out, owned = dict(self._grads), self.part.owned
+        self.dual = self._worker.work.h
+        cotangent = torch.zeros_like(self.dual)
+        cotangent[..., :owned] = -self.dual[..., :owned]
+        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        with torch.enable_grad():
+            residual = self._built().residual(self.h)
+            if residual.requires_grad:
+                found = torch.autograd.grad(
+                    residual, list(named.values()), cotangent, allow_unused=True
+                )
+                for name, grad in zip(named, found, strict=True):
+                    if grad is not None:
+                        out[name] = out[name] + grad if name in out else grad
         return {name: grad.detach().cpu().numpy() for name, grad in out.items()}
 
 
 # -- the adjoint, which the parts solve by the same iteration -------------------------------------
 
 
-@dataclass
-class _LinearEvaluation(Evaluation):
-    problem: LinearObjective
-    h: Tensor
+class AdjointBound(Bound):
+    r"""The limit of an adjoint :math:`(\partial g / \partial h)^\top \lambda = c`: of the energy
+    :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`, or of a map without a modulus."""
 
-    def __post_init__(self) -> None:
-        self.image = self.problem.matrix.apply(self.h)
+    def __init__(self, problem: Problem, at: Tensor, c: Tensor, owned: int, tol: float) -> None:
+        super().__init__(problem, owned, tol)
+        self.c = c  # [R, k, N]
+        if isinstance(problem, Objective):
+            self.apply = problem.evaluate(at).hessian().apply
+        else:
+            assert isinstance(problem, FixedPoint)
+            tangent = problem.linearise(at)
+            self.apply = lambda v: -tangent.transpose(v)
+            self.kind, self.weights, self.ones = "map", None, 1.0
+            self.factor = torch.zeros(problem.replicas, dtype=torch.float64)
 
-    @property
-    def value(self) -> Tensor:
-        p = self.problem
-        return p.graph.dot(0.5 * self.image - p.rhs, self.h)
-
-    @property
-    def noise(self) -> Tensor:
-        p, eps = self.problem, 64.0 * torch.finfo(self.h.dtype).eps
-        return eps * p.graph.sum((self.h * self.image).abs().sum(1))
-
-    @property
-    def gradient(self) -> Tensor:
-        return self.image - self.problem.rhs
-
-    @property
-    def scale(self) -> Tensor:
-        return self.problem.graph.norm(self.image) + self.problem.graph.norm(self.problem.rhs)
-
-    def hessian(self) -> Hessian:
-        return self.problem.matrix
+    def residual(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        graph, image = self.problem.graph, self.apply(h)
+        scale = (graph.norm(image) + graph.norm(self.c)).amax(-1)
+        return (image - self.c)[..., : self.owned], scale
 
 
-class _Adjoint(Problem):
-    """What both adjoints share."""
+class AdjointWork(Work):
+    r"""A part that solves the adjoint :math:`(\partial g / \partial h)^\top \lambda = c` at the
+    embeddings ``at`` for its halo: by the linear system of its nodes, as one process does."""
 
-    rhs: Tensor  # [R, k, N]
+    def __init__(
+        self,
+        problem: Problem,
+        at: Tensor,
+        c: Tensor,
+        part: Part,
+        tol: float,
+        dual: Tensor | None,
+        solver: Solver,
+    ) -> None:
+        start = torch.zeros_like(c) if dual is None else dual
+        super().__init__(problem, part, tol, start, solver=solver)
+        self.at, self.bound = at, AdjointBound(problem, at, c, part.owned, tol)
+        self.systems: dict[int, Callable[[Tensor, bool], Solution]] = {}  # by the nodes that move
 
-    @property
-    def replicas(self) -> int:
-        return self.rhs.size(0)
-
-    @property
-    def channels(self) -> int:
-        return self.rhs.size(1)
-
-    def select(self, replicas: Tensor, graphs: Tensor) -> Any:
-        raise NotImplementedError("the adjoint of all replicas is solved together")
-
-
-@dataclass
-class LinearObjective(_Adjoint, Objective):
-    r"""Minimise :math:`\tfrac12 \lambda^\top H \lambda - c^\top \lambda`: the adjoint
-    :math:`H \lambda = c` of an energy with the Hessian H."""
-
-    graph: Graph = over(FIXED)
-    matrix: Hessian = over(FIXED)  # H
-    rhs: Tensor = over(NODES)  # [R, k, N] c
-    strong: Tensor = over(SHARED)  # [R, G] a lower bound on the eigenvalues of H
-    is_attractive: bool = over(FIXED, False)
-    is_quadratic = True
-
-    @property
-    def has_blocks(self) -> bool:
-        return self.matrix.has_blocks
-
-    @property
-    def node(self) -> LocalEnergy:
-        raise NotImplementedError("an adjoint is solved, and has no rule of a node")
-
-    def evaluate(self, h: Tensor) -> _LinearEvaluation:
-        return _LinearEvaluation(self, h)
-
-    def convexity(self) -> Tensor:
-        return self.strong
-
-    def row_bounds(self) -> Tensor:
-        raise NotImplementedError("an adjoint has no certificate")
-
-
-@dataclass
-class _Transposed(Tangent):
-    graph: Graph
-    inner: Tangent
-
-    def apply(self, v: Tensor) -> Tensor:
-        return self.inner.transpose(v)
-
-    def transpose(self, v: Tensor) -> Tensor:
-        return self.inner.apply(v)
-
-
-@dataclass
-class LinearMap(_Adjoint, FixedPoint):
-    r"""The fixed point of :math:`\nu \mapsto J^\top \nu + c`: the adjoint
-    :math:`(I - J)^\top \nu = c` of a map with the Jacobian J."""
-
-    graph: Graph = over(FIXED)
-    tangent: Tangent = over(FIXED)  # I − J
-    rhs: Tensor = over(NODES)  # [R, k, N] c
-
-    def step(self, h: Tensor) -> Tensor:
-        return h - self.tangent.transpose(h) + self.rhs
-
-    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        return v - self.tangent.apply(v)
-
-    def linearise(self, h: Tensor) -> _Transposed:
-        return _Transposed(self.graph, self.tangent)
-
-
-def adjoint_of(problem: Problem, h: Tensor, grad: Tensor) -> Problem:
-    r"""The adjoint of a problem at its solution ``h``, for the gradient ``grad`` of a loss in h,
-    [R, k, N] each.
-
-    The cotangent of the residual is :math:`-\lambda` for an energy and :math:`\nu` for a map.
-    """
-    if isinstance(problem, Objective):
-        matrix = problem.evaluate(h).hessian()
-        attractive = problem.is_attractive
-        return LinearObjective(problem.graph, matrix, grad, problem.convexity(), attractive)
-    assert isinstance(problem, FixedPoint)
-    return LinearMap(problem.graph, problem.linearise(h), grad)
+    def _solved(self, free: int) -> Tensor:
+        moves, bound = self.moves(free), self.bound
+        assert isinstance(bound, AdjointBound)
+        if free not in self.systems:
+            problem = pinned(self.problem, moves, self.at)
+            self.systems[free] = Adjoint(rtol=RTOL).at(problem, self.at)
+        left = torch.where(moves, bound.c - bound.apply(self.h), 0.0)
+        return self.h + torch.where(moves, self.systems[free](left, True).value, 0.0)

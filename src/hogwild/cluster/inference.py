@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.cluster.cutting import OVERLAP
-from hogwild.cluster.engine import Disorder, Engine, Watch
 from hogwild.cluster.setup import Place, Setup, Source, prepared
 from hogwild.cluster.work import ErrorBar, error_bar
-from hogwild.cluster.worker import Status
+from hogwild.cluster.worker import Disorder, Executor, Status, Watch
 from hogwild.errors import ConfigError, DataError, is_number
 from hogwild.files import write_atomically
-from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.mode import evaluating
 
@@ -153,9 +151,9 @@ class ClusterRun:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The residual of every part over time."""
-        from hogwild.plots.cluster import convergence
+        from hogwild.plots.courses import residuals
 
-        return convergence(self, path)
+        return residuals(self, path)
 
 
 def infer(
@@ -219,31 +217,29 @@ def infer(
         folder=folder, partition=partition, address=address, cpus=cpus, gpus=gpus,
         restarts=restarts, disorder=disorder, overlap=overlap, seed=seed,
     )  # fmt: skip
-    with prepared(model, graph, workers, place) as setup:
-        plan = setup.plan(tol=tol, checkpoints=True)
-        with setup.engine(plan, barriers=barriers, slow=slow) as engine:
-            trace = Trace()
-            try:
-                return engine.patiently(lambda: _run(engine, setup, trace, seconds, gather, watch))
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt(_interrupted(setup)) from None
-            except OSError as error:
-                if error.errno is None:  # of Ray, and not of a file
-                    raise
-                raise DataError(
-                    f"a worker cannot write to {setup.folder} ({error}); expected room for "
-                    f"checkpoints and answers: make room, and the same call goes on"
-                ) from error
-
-
-def _interrupted(setup: Setup) -> str:
-    if setup.keeps is None:
-        return "interrupted; with a folder, the same call goes on from where it was"
-    return f"interrupted; the parts are in {setup.folder}, and the same call goes on from there"
+    trace = Trace()
+    with (
+        prepared(model, graph, workers, place) as setup,
+        setup.executor(tol, checkpoints=True, barriers=barriers, slow=slow) as parts,
+    ):
+        try:
+            return parts.patiently(lambda: _run(parts, setup, trace, seconds, gather, watch))
+        except KeyboardInterrupt:
+            again = "interrupted; with a folder, the same call goes on from where it was"
+            if folder is not None:
+                again = f"interrupted; the same call goes on from the parts in {setup.folder}"
+            raise KeyboardInterrupt(again) from None
+        except OSError as error:
+            if error.errno is None:  # of Ray, and not of a file
+                raise
+            raise DataError(
+                f"a worker cannot write to {setup.folder} ({error}); expected room for "
+                f"checkpoints and answers: make room, and the same call goes on"
+            ) from error
 
 
 def _run(
-    engine: Engine,
+    executor: Executor,
     setup: Setup,
     trace: Trace,
     seconds: float | None,
@@ -253,80 +249,65 @@ def _run(
     last: list[Status] = []
     began = time.monotonic()
 
-    def told(_: float, statuses: list[Status]) -> bool | None:
+    def note(_: float, statuses: list[Status]) -> bool | None:
         last[:] = statuses
         spent = time.monotonic() - began
         trace.add(spent, statuses)
         return None if watch is None else watch(spent, statuses)
 
-    engine.call("start")
-    done = engine.iterate(told, seconds)
+    executor.call("start")
+    done = executor.iterate(note, seconds)
     spent = time.monotonic() - began
-    if setup.keeps is not None:
-        engine.call("save")
-    measures = [m for m in engine.call("measure") if m is not None]
-    bar = error_bar(measures, _rounding(setup.model))
-    stalled = any(status.stalled for status in last)
-    model, n = setup.model, setup.num_nodes
-    numbers = n * model.hidden_channels * (model.replicas or 1)
-    gather = numbers <= GATHER if gather is None else gather
+    model, folder = setup.model, setup.place.folder
+    measures = executor.call("measure")
+    # Embeddings are returned in the dtype of the parameters.
+    dtype = next(model.parameters()).dtype
+    rounding = torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
     files: list[Path] = []
-    if setup.keeps is not None:
-        files = engine.call("write_answer", setup.keeps / "answer")
-        trace.save(setup.keeps / "trace.json")
-    h, prediction = gathered(engine, setup) if gather else (None, None)
-    kind = measures[0].kind if measures else "map"
-    if isinstance(model.conv, GSDConv):
-        kind = "denoising"
+    if folder is not None:
+        executor.call("save")
+        files = executor.call("write_answer", Path(folder).absolute() / "answer")
+        trace.save(Path(folder) / "trace.json")
+    h = prediction = part = None
+    numbers = setup.num_nodes * model.hidden_channels * (model.replicas or 1)
+    if numbers <= GATHER if gather is None else gather:
+        h, prediction = gathered(executor, setup)
+        part = torch.zeros(len(h)) if setup.store is None else setup.store.parts
+    kind = "denoising" if isinstance(model.conv, GSDConv) else measures[0].kind
+    stalled = any(status.stalled for status in last)
     return ClusterRun(
         h=h,
         prediction=prediction,
-        error_bar=bar,
+        error_bar=error_bar(measures, rounding),
         converged=done and not stalled and all(m.settled for m in measures),
-        workers=setup.count,
+        workers=len(measures),
         updates=[status.updates for status in last],
         bytes=[status.bytes for status in last],
         seconds=spent,
-        restarts=engine.restarts,
+        restarts=executor.restarts,
         files=files,
         trace=trace,
-        part=_parts(setup) if gather else None,
+        part=part,
         partition="" if setup.partition is None else str(setup.partition),
         guarantee=GUARANTEES[kind],
     )
 
 
-def _parts(setup: Setup) -> Any:
-    """The part of every node, [N]."""
-    if setup.store is None:
-        return np.zeros(setup.num_nodes, dtype=np.int32)
-    return np.array(setup.store.parts)
-
-
-def _rounding(model: ConvGNN) -> float:
-    """The relative error of an embedding that is returned in the dtype of the parameters."""
-    dtype = next(model.parameters()).dtype
-    return torch.finfo(dtype).eps / 2 if dtype != torch.float64 else 0.0
-
-
 @torch.no_grad()
-def gathered(engine: Engine, setup: Setup) -> tuple[Tensor, Tensor | None]:
+def gathered(executor: Executor, setup: Setup) -> tuple[Tensor, Tensor | None]:
     """The embeddings and predictions of all nodes, in the order of the whole graph."""
-    answers: list[Any] = engine.call("answer")
-    n = setup.num_nodes
+    answers = executor.call("answer")
+    back = np.argsort(np.concatenate([answer["nodes"] for answer in answers]))
 
-    def whole(place: int) -> Tensor | None:
-        first = next((a[place] for a in answers if a[place] is not None), None)
-        if first is None:
-            return None
-        out = np.zeros((*first.shape[:-2], n, first.shape[-1]), dtype=first.dtype)
-        for answer in answers:
-            out[..., answer[0], :] = answer[place]
-        return torch.from_numpy(out)
+    def joined(name: str) -> Tensor:
+        return torch.from_numpy(
+            np.concatenate([answer[name] for answer in answers], -2)[..., back, :]
+        )
 
-    h, prediction = whole(1), whole(2)
-    assert h is not None
-    if prediction is None and setup.inputs is not None:  # the readout pools
-        with evaluating(setup.model):
-            prediction = setup.model.read(h.to(setup.inputs.x), setup.inputs)
-    return h, prediction
+    h = joined("h")
+    if "prediction" in answers[0]:
+        return h, joined("prediction")
+    if setup.inputs is None:
+        return h, None
+    with evaluating(setup.model):  # the readout pools
+        return h, setup.model.read(h.to(setup.inputs.x), setup.inputs)

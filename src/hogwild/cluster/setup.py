@@ -21,11 +21,11 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from hogwild.cluster.cutting import METHODS, OVERLAP, Partition, partition, whole
-from hogwild.cluster.engine import Disorder, Engine, InProcess
-from hogwild.cluster.host import Plan, convolution
+from hogwild.cluster.cutting import METHODS, OVERLAP, Partition, partition
+from hogwild.cluster.host import Host, Plan, convolution
 from hogwild.cluster.sources import open_graph
-from hogwild.cluster.store import Count, Store, digest_of
+from hogwild.cluster.store import Store, digest_of
+from hogwild.cluster.worker import Disorder, Executor, InProcess
 from hogwild.errors import (
     CapacityError,
     ConfigError,
@@ -35,7 +35,7 @@ from hogwild.errors import (
     require_positive,
 )
 from hogwild.files import write_atomically
-from hogwild.graph.inputs import Inputs
+from hogwild.graph.inputs import Inputs, whole
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
@@ -90,108 +90,89 @@ class Place:
 
 @dataclass
 class Setup:
-    """A graph in parts, ready for an engine."""
+    """A graph in parts, ready for an executor."""
 
     model: ConvGNN
-    store: Store | None  # None: one worker, without files
-    folder: Path | None  # None likewise
-    inputs: Inputs | None  # the whole graph, where it is in memory
-    partition: Partition | None
     place: Place
-
-    @property
-    def keeps(self) -> Path | None:
-        """The folder, if it stays."""
-        return None if self.place.folder is None else self.folder
-
-    @property
-    def count(self) -> int:
-        """Number of parts."""
-        return 1 if self.store is None else self.store.num_parts
+    inputs: Inputs | None  # the whole graph, where it is in memory
+    store: Store | None = None  # None: one worker, without files
+    folder: Path | None = None  # None likewise
+    partition: Partition | None = None
 
     @property
     def num_nodes(self) -> int:
         """N."""
-        if self.store is not None:
-            return self.store.num_nodes
-        assert self.inputs is not None
-        return self.inputs.num_nodes
+        whole_graph = self.store or self.inputs
+        assert whole_graph is not None
+        return whole_graph.num_nodes
 
-    def plan(self, *, tol: float, checkpoints: bool = False, hops: int = 1) -> Plan:
-        """The plan of all hosts. ``hops``: at least so many."""
-        graph: Inputs | Path | None = self.inputs
-        model: ConvGNN | Path = self.model
-        if self.store is not None and self.folder is not None:
-            graph, model = self.store.folder.absolute(), save_model(self.model, self.folder)
+    def executor(
+        self,
+        tol: float,
+        *,
+        checkpoints: bool = False,
+        barriers: bool = False,
+        slow: dict[int, float] | None = None,
+    ) -> Executor:
+        """What runs the workers. One worker or a given disorder: in this process. Several workers:
+        Ray."""
+        place, model, graph = self.place, self.model, self.store or self.inputs
         assert graph is not None
-        return Plan(
-            graph=graph,
-            model=model,
+        if isinstance(graph, Store):
+            sizes = [(c.nodes + c.halo, c.edges) for c in graph.counts]
+        else:
+            sizes = [(graph.num_nodes, graph.edge_index.size(1))]
+        if place.address is None:  # all workers are on this machine
+            require_memory([predict(model, *size) for size in sizes])
+        plan = Plan(
+            graph=graph.folder.absolute() if isinstance(graph, Store) else graph,
+            model=model if self.folder is None else self.folder / "model.pt",
             checkpoints=self.folder / "checkpoints" if checkpoints and self.folder else None,
             tol=tol,
-            hops=max(convolution(self.model).hops, hops),
-            device="cuda" if self.place.gpus > 0 else "cpu",
+            device="cuda" if place.gpus > 0 else "cpu",
         )
-
-    def engine(
-        self, plan: Plan, *, barriers: bool = False, slow: dict[int, float] | None = None
-    ) -> Engine:
-        """One worker or a given disorder: in this process. Several workers: Ray."""
-        place = self.place
-        if place.address is None:  # all workers are on this machine
-            require_memory(predict_parts(self.model, self.store or self.inputs, plan.hops))
-        if place.disorder is not None or (self.count == 1 and place.address is None):
-            return InProcess(plan, self.count, place.disorder)
+        if place.disorder is not None or (len(sizes) == 1 and place.address is None):
+            return InProcess([Host(plan, p) for p in range(len(sizes))], place.disorder)
         from hogwild.cluster.actors import Actors
 
         return Actors(
-            plan, self.count, address=place.address, cpus=place.cpus, gpus=place.gpus,
+            plan, len(sizes), address=place.address, cpus=place.cpus, gpus=place.gpus,
             restarts=place.restarts, barriers=barriers, slow=slow,
         )  # fmt: skip
 
 
-def save_model(model: ConvGNN, folder: Path) -> Path:
-    """Write a model for all hosts. Ray's object store would lose it with the node that holds it."""
-    file = io.BytesIO()
-    torch.save(model, file)
-    return write_atomically(folder / "model.pt", file.getvalue())
-
-
-def opened(path: str | Path) -> Data | Store:
-    """The graph in a file, or the parts in a folder."""
-    return Store.open(path) if (Path(path) / "index.json").is_file() else open_graph(path)
-
-
 @contextmanager
 def prepared(
-    model: nn.Module,
-    graph: Source,
-    workers: int | None,
-    place: Place,
+    model: nn.Module, graph: Source, workers: int | None, place: Place, *, hops: int = 1
 ) -> Iterator[Setup]:
     """Check a model and a graph, and cut the graph into parts in a folder; one worker in this
-    process needs none."""
+    process needs none. Parts reach as far as the model does, and at least so many ``hops``."""
     found, folder = check_model(model), place.folder
-    convolution(found)  # raises where there is not exactly one
+    hops = max(convolution(found).hops, hops)  # raises where there is not exactly one
     given = opened(graph) if isinstance(graph, str | Path) else graph
-    store = given if isinstance(given, Store) else None
-    inputs = None if isinstance(given, Store) else whole(given)
-    if inputs is not None:
-        count = 1 if workers is None else require_positive("workers", workers)
-        attr = inputs.edge_attr
-        _check_widths(found, inputs.x.size(1), None if attr is None else attr.size(1))
-        for name in ("x", "edge_attr", "edge_weight"):
-            require_finite(name, getattr(inputs, name))
-        if count == 1 and folder is None and place.address is None:
-            yield Setup(found, None, None, inputs, None, place)
-            return
-    if store is not None:
+    if isinstance(given, Store):
+        store, inputs = given, None
         _check_widths(found, store.channels, store.edge_dim)
         if workers not in (None, store.num_parts):
             raise ConfigError(
                 f"workers={workers}, and the graph in {store.folder} is cut into "
                 f"{store.num_parts} parts; expected as many workers as parts"
             )
+        if store.hops < hops:
+            raise ConfigError(
+                f"the parts in {store.folder} reach {store.hops} hop, and this needs {hops}; "
+                f"expected Store.write(hops={hops})"
+            )
+    else:
+        store, inputs = None, whole(given)
+        attr = inputs.edge_attr
+        _check_widths(found, inputs.x.size(1), None if attr is None else attr.size(1))
+        for name in ("x", "edge_attr", "edge_weight"):
+            require_finite(name, getattr(inputs, name))
+        count = 1 if workers is None else require_positive("workers", workers)
+        if count == 1 and folder is None and place.address is None:
+            yield Setup(found, place, inputs)
+            return
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hogwild-")))
         if where.exists() and not where.is_dir():
@@ -200,13 +181,21 @@ def prepared(
         try:
             where.mkdir(parents=True, exist_ok=True)
             if inputs is not None:
-                store, cut = _cut(inputs, count, where / "graph", place)
+                store, cut = _cut(inputs, count, where / "graph", place, hops)
+            file = io.BytesIO()
+            torch.save(found, file)  # Ray's object store would lose it with the node that holds it
+            write_atomically(where / "model.pt", file.getvalue())
         except OSError as error:
             raise DataError(
                 f"the parts cannot be written to {where} ({error}); expected a folder of your own "
                 f"with room for the graph: give another folder"
             ) from error
-        yield Setup(found, store, where, inputs, cut, place)
+        yield Setup(found, place, inputs, store, where, cut)
+
+
+def opened(path: str | Path) -> Data | Store:
+    """The graph in a file, or the parts in a folder."""
+    return Store.open(path) if (Path(path) / "index.json").is_file() else open_graph(path)
 
 
 def _check_widths(model: ConvGNN, channels: int, width: int | None) -> None:
@@ -223,35 +212,28 @@ def _check_widths(model: ConvGNN, channels: int, width: int | None) -> None:
         )
 
 
-def _cut(graph: Inputs, count: int, folder: Path, place: Place) -> tuple[Store, Partition | None]:
+def _cut(
+    graph: Inputs, count: int, folder: Path, place: Place, hops: int
+) -> tuple[Store, Partition | None]:
     """The graph in parts: from the folder, if it holds this graph in as many parts, else new. A
     damaged one is written again."""
-    if (folder / "index.json").is_file():
-        with contextlib.suppress(DataError):
-            found = Store.open(folder)
-            if found.index.get("graph") == digest_of(graph) and found.num_parts == count:
-                found.check()
-                return found, None
+    with contextlib.suppress(DataError):
+        found = Store.open(folder)
+        same = found.graph == digest_of(graph) and found.num_parts == count
+        if same and found.hops >= hops:
+            found.check()
+            return found, None
     cut = partition(graph, count, method=place.partition, seed=place.seed)
-    found = Store.write(
-        folder, graph, cut.part, num_parts=count, overlap=place.overlap, overwrite=True
-    )
+    found = Store.write(folder, graph, cut.part, overlap=place.overlap, hops=hops, overwrite=True)
     return found, cut
 
 
 # -- memory --------------------------------------------------------------------------------------
 
 
-def predict(model: ConvGNN, nodes: int, edges: int, *, edge_weight: bool = False) -> int:
+def predict(model: ConvGNN, nodes: int, edges: int) -> int:
     """Bytes of a process that solves the problem of a model with one implicit layer on a graph or
-    on a part of one.
-
-    Args:
-        model: The model.
-        nodes: Number of local nodes, N or A + B.
-        edges: Number of edges.
-        edge_weight: Whether the edges have weights.
-    """
+    on a part of one, with N or A + B ``nodes`` and so many ``edges``, which may have weights."""
     conv = convolution(model)
     r, k = conv.replicas or 1, conv.hidden_channels
     # The features and their copy in the precision of the solve, before and after the encoder;
@@ -259,8 +241,8 @@ def predict(model: ConvGNN, nodes: int, edges: int, *, edge_weight: bool = False
     node = 2 * conv.in_channels + 8 + VECTORS * r * k
     if model.features.encoder is not None:
         node += 2 * model.features.in_channels
-    # Senders and receivers twice: as given, and in the graph; and the order of receivers.
-    edge = 5 + (conv.edge_dim or 0) * 2 + 2 * edge_weight
+    # Senders and receivers twice: as given, and in the graph; the order of receivers; weights.
+    edge = 5 + 2 * (conv.edge_dim or 0) + 2
     constant = 0.0
     if isinstance(conv, EnergyConv):
         c = conv.message_channels * (conv.heads or 1 if conv.concat else 1)
@@ -279,17 +261,6 @@ def predict(model: ConvGNN, nodes: int, edges: int, *, edge_weight: bool = False
     if edges <= PLAN_EDGES:
         constant += PLAN * edges * (1.0 + 0.5 * edges / max(nodes, 1))  # edges and wedges
     return PROCESS + NUMBER * int(constant + node * nodes + edge * edges)
-
-
-def predict_parts(model: ConvGNN, graph: Store | Inputs | None, hops: int = 2) -> list[int]:
-    """Predicted bytes of the worker of each part of a store, or of one worker."""
-    if isinstance(graph, Store):
-        counts, weights = graph.counts(hops), graph.has_weights
-    else:
-        assert graph is not None
-        counts = [Count(graph.num_nodes, 0, graph.edge_index.size(1))]
-        weights = graph.edge_weight is not None
-    return [predict(model, c.nodes + c.halo, c.edges, edge_weight=weights) for c in counts]
 
 
 def available() -> int | None:

@@ -32,8 +32,9 @@ from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
 
-from hogwild.cluster.cutting import Array, whole
+from hogwild.cluster.cutting import Array
 from hogwild.errors import ConfigError, DataError, FeatureError
+from hogwild.graph.inputs import whole
 
 Table = dict[str, Array]
 

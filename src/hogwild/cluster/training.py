@@ -8,7 +8,7 @@ A training step has four stages, each on all parts:
    knows its share.
 3. The parts solve the adjoint by the same iteration: the system
    :math:`(\partial g / \partial h)^\top \lambda = \partial L / \partial h` has the structure of the
-   problem (:func:`hogwild.cluster.host.adjoint_of`).
+   problem (:class:`hogwild.cluster.host.AdjointWork`).
 4. Every part computes :math:`-\lambda_p^\top \partial g_p / \partial \theta` with autograd. The sum
    over the parts is the gradient of the loss, as one process would compute it.
 
@@ -104,8 +104,9 @@ class Trainer:
     ) -> None:
         self.loss, self.target, self.mask, self.tol = loss, target, mask, tol
         with contextlib.ExitStack() as stack:
-            self.setup = stack.enter_context(prepared(model, graph, workers, Place(**place)))
-            self.model = self.setup.model
+            # The adjoint reads what listeners hear, two hops away.
+            setup = stack.enter_context(prepared(model, graph, workers, Place(**place), hops=2))
+            self.model = setup.model
             if any(_differs(part) for part in self.model.modules()):
                 raise ConfigError(
                     "the model has dropout or a BatchNorm and is in training mode, in which every "
@@ -117,10 +118,8 @@ class Trainer:
                     "the readout pools the nodes of a graph; expected a model that predicts for "
                     "every node (pool=None)"
                 )
-            # The adjoint reads what listeners hear, two hops away.
-            plan = self.setup.plan(tol=tol, hops=2)
-            self.engine = stack.enter_context(self.setup.engine(plan))
-            self.labelled = sum(self.engine.call("labelled", target, mask))
+            self.executor = stack.enter_context(setup.executor(tol))
+            self.labelled = sum(self.executor.call("labelled", target, mask))
             if not self.labelled:
                 raise ConfigError(f"mask={mask!r} selects no node; expected labelled nodes")
             self._open = stack.pop_all()
@@ -137,28 +136,28 @@ class Trainer:
 
     def __call__(self) -> Tensor:
         """The loss; sets the gradients of the model's parameters."""
-        value, grads = self.engine.patiently(self._step)
+        value, grads = self.executor.patiently(self._step)
         for name, parameter in self.model.named_parameters():
             parameter.grad = grads[name].to(parameter) if name in grads else None
         return torch.tensor(value, dtype=next(self.model.parameters()).dtype)
 
     def _step(self) -> tuple[float, dict[str, Tensor]]:
-        engine = self.engine
+        executor = self.executor
         state = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
-        engine.call("pose", state)
-        engine.call("start")
-        self._require(engine.iterate(), "embeddings")
+        executor.call("take", state)
+        executor.call("start")
+        self._require(executor.iterate(), "embeddings")
         # Parts that overlap round the loss at the same nodes differently.
         eps = torch.finfo(next(self.model.parameters()).dtype).eps
         tol = max(ADJOINT * self.tol, 4.0 * eps)
-        shares = engine.call("differentiate", self.loss, self.target, self.mask, self.labelled, tol)
-        self._require(engine.iterate(), "adjoint")
+        given = self.loss, self.target, self.mask, self.labelled, tol
+        value = math.fsum(executor.call("differentiate", *given))
+        self._require(executor.iterate(), "adjoint")
         grads: dict[str, Tensor] = {}
-        for part in engine.call("gradients"):
+        for part in executor.call("gradients"):
             for name, grad in part.items():
                 found = torch.from_numpy(np.array(grad))
                 grads[name] = grads[name] + found if name in grads else found
-        value = math.fsum(shares)
         if not math.isfinite(value):
             raise ConvergenceError(
                 f"the loss is {value}; expected a finite number: look at the targets and the loss"
@@ -206,5 +205,5 @@ def fit(
             found.seconds.append(time.monotonic() - began)
             if watch is not None:
                 watch(step, found.losses[-1])
-        found.restarts = closure.engine.restarts
+        found.restarts = closure.executor.restarts
     return found

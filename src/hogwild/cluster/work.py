@@ -35,11 +35,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from hogwild.engines.energy import EnergyKernel
+from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.problems.pinned import pinned
 from hogwild.solvers.loop import Solver, solve
@@ -206,86 +208,65 @@ def _largest(x: Tensor) -> Tensor:
     return x.abs().flatten(1).amax(-1)
 
 
-@dataclass(frozen=True)
-class Links:
-    """How the local nodes of one part are shared with the other parts.
+@dataclass(eq=False)
+class Part:
+    """The nodes that one worker owns, and what their problem needs of the rest of the graph.
+
+    The local nodes are the A owned nodes, then the B nodes of the *halo*, which other parts own.
+    The part solves for its owned nodes and for the first rings of the halo, its *overlap*; the
+    others are held fixed.
+
+    With one hop a part holds all edges of the nodes for which it solves. With two hops it also
+    holds all edges of their neighbours, which makes the rows of these nodes exact in the gradient
+    and Hessian of any one-hop energy. One hop is enough for fixed points and for graph signal
+    denoising.
 
     Attributes:
-        owned: Number of owned nodes A; local nodes 0, …, A − 1.
-        free: Number of nodes for which the part solves: the owned ones and its overlap, which come
-            first.
-        sends: For each other part, the local indices of the owned nodes that it reads.
-        receives: For each other part, the local indices of the halo nodes that it owns, in the
-            order of what it sends.
+        nodes: Owned nodes in the whole graph, [A], sorted.
+        halo: Nodes of the halo in the whole graph, [B]: the first ring, then the second ring, and
+            so on, each sorted.
+        owner: The part that owns each node of the halo, [B].
+        free: Number of nodes for which the part solves: the owned ones, then those of the overlap.
+        inputs: The part as a model reads it, with the degrees of the whole graph: the problem of
+            the model for these inputs has the rows of the whole problem at free nodes.
+        sends: For each other part, the local indices of the owned nodes that the part needs.
     """
 
-    owned: int
+    nodes: Tensor
+    halo: Tensor
+    owner: Tensor
     free: int
+    inputs: Inputs
     sends: dict[int, Tensor]
-    receives: dict[int, Tensor]
+
+    @property
+    def owned(self) -> int:
+        """A."""
+        return len(self.nodes)
+
+    @cached_property
+    def receives(self) -> dict[int, Tensor]:
+        """For each other part, the local indices of the halo nodes that the part owns. The n-th
+        node that part a sends to part b is the n-th node that b receives from a."""
+        return {q: at + self.owned for q, at in by_owner(self.owner).items()}
 
     @property
     def peers(self) -> list[int]:
         """The parts that send to this part or receive from it."""
         return sorted({*self.sends, *self.receives})
 
+    def to(self, device: str) -> Part:
+        """The part on a device."""
+        sends = {q: nodes.to(device) for q, nodes in self.sends.items()}
+        owner, inputs = self.owner.to(device), self.inputs.to(device)
+        return replace(self, owner=owner, inputs=inputs, sends=sends)
 
-class Work:
-    """The state of a part: its embeddings, and how far they are from settled. As it stands, that of
-    a part without nodes.
 
-    Args:
-        links: Which nodes are shared with which parts.
-        h: Embeddings, [R, k, N].
-    """
-
-    def __init__(self, links: Links, h: Tensor) -> None:
-        self.links, self.h = links, h
-        self.unrest = 0.0
-        self.measure: Measure | None = None
-        self.trust = 1.0
-        """Damping of the steps; 1: none."""
-
-    @property
-    def own(self) -> Tensor:
-        """The embeddings of the owned nodes, [R, k, A]."""
-        return self.h[..., : self.links.owned]
-
-    @property
-    def waits(self) -> bool:
-        """Whether nothing is gained by an update before the other parts have read the last one."""
-        return self.links.free > self.links.owned
-
-    def place(self, own: Tensor) -> None:
-        """Put the owned nodes at these embeddings, [R, k, A]."""
-        self.h = torch.cat([own, self.h[..., self.links.owned :]], -1)
-
-    def packet(self, to: int) -> Tensor | None:
-        """What another part needs of this part; ``None`` if it reads no owned node."""
-        if to not in self.links.sends:
-            return None
-        return self.h[..., self.links.sends[to]].contiguous()
-
-    def receive(self, sender: int, packet: Tensor | None) -> None:
-        """Write what another part has sent into the halo."""
-        if packet is not None:
-            self.h[..., self.links.receives[sender]] = packet
-
-    def look(self) -> float:
-        """Measure the residual with the halo as last received; returns the unrest."""
-        return self.unrest
-
-    def judged(self) -> Measure | None:
-        """The measure for the error bar; ``None`` for a part without nodes."""
-        return self.measure
-
-    def advance(self, news: bool, answered: bool = False) -> None:
-        """One update.
-
-        Args:
-            news: Whether the halo has changed since the last one.
-            answered: Whether the halo is the answer of all other parts to what this part holds.
-        """
+def by_owner(owner: Tensor) -> dict[int, Tensor]:
+    """The places of each part in a list of owners, in the order of the list."""
+    order = owner.argsort(stable=True)
+    owners, sizes = owner[order].unique_consecutive(return_counts=True)
+    return dict(zip(owners.tolist(), order.split(sizes.tolist()), strict=True))
 
 
 class Extrapolation:
@@ -323,12 +304,12 @@ class Extrapolation:
         return out if bool(torch.isfinite(out).all()) else g
 
 
-class Solve(Work):
-    """Solves a part for its halo.
+class Work:
+    """A part at work: it solves its problem for its halo.
 
     Args:
         problem: The problem on the local nodes, detached.
-        links: Which nodes are shared with which parts.
+        part: The part.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
         solver: The solver of the model.
@@ -338,16 +319,20 @@ class Solve(Work):
     def __init__(
         self,
         problem: Problem,
-        links: Links,
+        part: Part,
         tol: float,
         h: Tensor | None = None,
         *,
         solver: Solver,
         kernel: EnergyKernel | None = None,
     ) -> None:
-        super().__init__(links, problem.start() if h is None else h.clone())
+        self.problem, self.part = problem, part
+        self.h = problem.start() if h is None else h.clone()
+        self.bound = Bound(problem, part.owned, tol)
         self.unrest = math.inf
-        self.problem, self.bound = problem, Bound(problem, links.owned, tol)
+        self.measure: Measure | None = None
+        self.trust = 1.0
+        """Damping of the steps; 1: none."""
         self.solver, self.kernel = solver, kernel
         self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
@@ -356,33 +341,59 @@ class Solve(Work):
         self.anchor = self.own.clone()
         self.extrapolation = Extrapolation()
 
+    @property
+    def own(self) -> Tensor:
+        """The embeddings of the owned nodes, [R, k, A]."""
+        return self.h[..., : self.part.owned]
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing is gained by an update before the other parts have read the last one."""
+        return self.part.free > self.part.owned
+
+    def place(self, own: Tensor) -> None:
+        """Put the owned nodes at these embeddings, [R, k, A]."""
+        self.h = torch.cat([own, self.h[..., self.part.owned :]], -1)
+
+    def packet(self, to: int) -> Tensor | None:
+        """What another part needs of this part; ``None`` if it reads no owned node."""
+        if to not in self.part.sends:
+            return None
+        return self.h[..., self.part.sends[to]].contiguous()
+
+    def receive(self, sender: int, packet: Tensor | None) -> None:
+        """Write what another part has sent into the halo."""
+        if packet is not None:
+            self.h[..., self.part.receives[sender]] = packet
+
     def look(self) -> float:
+        """Measure the residual with the halo as last received; returns the unrest."""
         if self.kernel is None:
             self.r, scale = self.bound.residual(self.h)
         else:
             gradient, size = self.kernel.gradient(self.h)
-            self.r, scale = gradient[..., : self.links.owned], size.amax(-1)
+            self.r, scale = gradient[..., : self.part.owned], size.amax(-1)
         self.measure = self.bound.measure(self.r, scale, self.h)
         self.unrest = self.measure.unrest
         return self.unrest
 
     def judged(self) -> Measure:
+        """The measure for the error bar: that of the problem, whatever has solved it."""
         return self.bound.measure(*self.bound.residual(self.h), self.h)
 
     def advance(self, news: bool, answered: bool = False) -> None:
-        assert self.measure is not None
-        owned = self.links.owned
+        """One update.
+
+        Args:
+            news: Whether the halo has changed since the last one.
+            answered: Whether the halo is the answer of all other parts to what this part holds.
+        """
+        owned = self.part.owned
         if self.damped and not self._may_move(news):
             return
-        atol = max(
-            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
-            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
-        )
-        most = min(self.solver.max_iter, ITERATIONS)
-        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
         # With the overlap, the residual at owned nodes is zero only if the other parts follow. Once
         # they have read the last answer and are silent, the part settles what is left by itself.
-        value = self._solved(solver, self.links.free if news else owned)
+        value = self._solved(self.part.free if news else owned)
         if not bool(torch.isfinite(value).all()):
             return
         moved = value[..., :owned]
@@ -392,14 +403,25 @@ class Solve(Work):
             moved = self.extrapolation.next(self.own, moved, self.unrest)
         self.place(moved)
 
-    def _solved(self, solver: Solver, free: int) -> Tensor:
+    def _solved(self, free: int) -> Tensor:
         """The embeddings [R, k, N] after a solve for the first ``free`` nodes."""
-        moves = torch.arange(self.h.size(-1), device=self.h.device) < free
+        assert self.measure is not None
+        atol = max(
+            INSIDE * float(self.measure.limit.min()) / self.bound.ones,
+            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+        )
+        most = min(self.solver.max_iter, ITERATIONS)
+        solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
+        moves = self.moves(free)
         if self.kernel is None:
             return solve(pinned(self.problem, moves, self.h), solver, self.h).value
         if free not in self.holding:
             self.holding[free] = self.kernel.holding(~moves)
         return solver.run(self.holding[free], self.h).value
+
+    def moves(self, free: int) -> Tensor:
+        """The mask [N] of the first ``free`` nodes."""
+        return torch.arange(self.h.size(-1), device=self.h.device) < free
 
     def _may_move(self, news: bool) -> bool:
         """Adapt the damping to fresh news; whether the part moves now. A damped part moves once for

@@ -2,7 +2,7 @@
 
 A worker knows nothing of how packets travel: an executor calls :meth:`Worker.receive`,
 :meth:`Worker.update` and :meth:`Worker.outgoing`. Two executors do: a seeded one in this process
-(:mod:`hogwild.cluster.engine`), and Ray's actors (:mod:`hogwild.cluster.actors`).
+(:class:`InProcess`), and Ray's actors (:mod:`hogwild.cluster.actors`).
 
 **Versions.** What a worker holds has a version (life, count): the count grows with every change,
 the life with every restart from the checkpoint. The newest version wins.
@@ -22,17 +22,20 @@ import io
 import threading
 import time
 import zipfile
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from hogwild.cluster.work import Work
+from hogwild.errors import ConfigError
 from hogwild.files import write_atomically
 
+T = TypeVar("T")
 Version = tuple[int, int]
 
 
@@ -137,7 +140,7 @@ class Worker:
     @property
     def reads(self) -> list[int]:
         """The parts whose nodes are in the halo."""
-        return sorted(self.work.links.receives)
+        return sorted(self.work.part.receives)
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -150,7 +153,7 @@ class Worker:
             known = self.heard.get(sender) if waiting is None else waiting.version
             if known is not None and mail.version < known:
                 return True
-            if mail.version != known and mail.packet is None and sender in self.work.links.receives:
+            if mail.version != known and mail.packet is None and sender in self.work.part.receives:
                 return False
             if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
                 self.delivered.pop(sender, None)
@@ -165,9 +168,9 @@ class Worker:
         """Whether another part lacks what this part holds now, or does not know what this part has
         read of it."""
         there = self.delivered.get(to)
-        if to in self.work.links.receives and self.told.get(to) != self.heard.get(to):
+        if to in self.work.part.receives and self.told.get(to) != self.heard.get(to):
             return True
-        if to in self.work.links.sends:
+        if to in self.work.part.sends:
             return there != self.version
         return there is None or there[0] != self.version[0]
 
@@ -192,21 +195,21 @@ class Worker:
     @property
     def answered(self) -> bool:
         """Whether all parts that this part reads have read what it holds now."""
-        reads = self.work.links.receives
+        reads = self.work.part.receives
         return bool(reads) and all(self.answers.get(q) == self.version for q in reads)
 
     @property
     def _is_read(self) -> bool:
         """Whether all parts that read this part and are read by it have read what it holds now."""
-        both = self.work.links.receives.keys() & self.work.links.sends.keys()
+        both = self.work.part.receives.keys() & self.work.part.sends.keys()
         return all(self.answers.get(q) == self.version for q in both)
 
     def expects(self, waited: float) -> bool:
         """Whether mail is worth waiting for, ``waited`` seconds after the last update: that of
         parts that are about as fast and have not sent since, and answers of parts that are much
         faster. A part that has read what this part holds now and is silent has nothing to say."""
-        for q in self.work.links.receives:
-            if q not in self.work.links.sends or self.answers.get(q) == self.version:
+        for q in self.work.part.receives:
+            if q not in self.work.part.sends or self.answers.get(q) == self.version:
                 continue
             pace, fast = self.paces.get(q, 0.0), self.took / FAST
             if q in self._inbox or (q in self.paces and pace <= fast):
@@ -241,7 +244,7 @@ class Worker:
         moved."""
         began, answered = time.monotonic(), self.answered
         news = self.take()
-        if self.resumed and any(q not in self.heard for q in self.work.links.receives):
+        if self.resumed and any(q not in self.heard for q in self.work.part.receives):
             return False  # without the others' embeddings an update would undo the checkpoint
         if news:
             self.quiet, self.best = 0, float("inf")
@@ -305,3 +308,149 @@ class Worker:
             return False
         self.work.place(found.to(self.work.own))
         return True
+
+
+# -- executors -------------------------------------------------------------------------------------
+
+TICKS = 100_000
+"""Most ticks of a run in this process."""
+Watch = Callable[[float, list[Status]], bool | None]
+"""Called with the seconds since the start and the statuses of all parts; ``False`` ends the run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disorder:
+    """What goes wrong in a run, drawn from ``seed``.
+
+    Attributes:
+        seed: The seed.
+        delay: Most ticks that a packet is under way.
+        loss: Share of packets that are lost.
+        kill: Probability that the worker whose turn it is dies instead and is made again.
+        kills: Most deaths.
+    """
+
+    seed: int = 0
+    delay: int = 0
+    loss: float = 0.0
+    kill: float = 0.0
+    kills: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "kill"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ConfigError(f"{name}={value!r}; expected a share from 0 to 1, 1 excluded")
+        if self.delay < 0:
+            raise ConfigError(f"delay={self.delay!r}; expected a number of ticks, 0 or more")
+
+
+class Executor(ABC):
+    """Runs the workers of all parts. A context manager that leaves nothing running."""
+
+    restarts: int = 0
+    """How often a worker died and was made again."""
+
+    @abstractmethod
+    def call(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of all hosts; returns their results."""
+
+    @abstractmethod
+    def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
+        """Let all workers work until they are done, or for so many seconds; returns whether they
+        are. Afterwards every part has the newest halo, and the checkpoints may be old."""
+
+    def patiently(self, step: Callable[[], T]) -> T:
+        """The result of a step; if a host dies meanwhile, that of the step again."""
+        return step()
+
+    def close(self) -> None:
+        """Stop everything that this executor has started."""
+        return None
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class InProcess(Executor):
+    """All parts in this process, one after the other: exact and repeatable, for one worker and for
+    tests of the mathematics. At every tick one worker, drawn at random, makes an update and sends
+    what its neighbours lack. As with Ray, at most one packet is under way between two workers, and
+    a packet that is lost is sent again.
+
+    Args:
+        hosts: The parts (:class:`hogwild.cluster.host.Host`).
+        disorder: The order of updates, delays, losses and deaths.
+    """
+
+    def __init__(self, hosts: Sequence[Any], disorder: Disorder | None = None) -> None:
+        self.hosts, self.disorder = hosts, disorder or Disorder()
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        return [getattr(host, method)(*args) for host in self.hosts]
+
+    def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
+        began = time.monotonic()
+        self.random, self.deaths = np.random.default_rng(self.disorder.seed), 0
+        self.under_way: dict[tuple[int, int], tuple[int, Mail]] = {}
+        workers: list[Worker] = [host.worker for host in self.hosts]
+        reads = [worker.reads for worker in workers]
+        for tick in range(TICKS):
+            due = tick % len(workers) == 0
+            if self._turn(workers, tick) and not due:
+                continue
+            statuses, go_on = [worker.status() for worker in workers], True
+            if due:
+                spent = time.monotonic() - began
+                go_on = watch is None or watch(spent, statuses) is not False
+                go_on = go_on and (seconds is None or spent < seconds)
+            if agreed(statuses, reads):
+                return True
+            if not go_on:
+                break
+        for worker in workers:
+            for q in worker.work.part.peers:
+                workers[q].receive(worker.number, worker.outgoing(q))
+        for worker in workers:
+            worker.look()
+        return False
+
+    def _turn(self, workers: list[Worker], tick: int) -> bool:
+        """One worker works; returns whether its packets have changed."""
+        self._arrive(workers, tick)
+        p = int(self.random.random() * len(workers))
+        if self.random.random() < self.disorder.kill and self.deaths < self.disorder.kills:
+            self.deaths += 1
+            # What is under way to the dead worker is lost; what it has sent still arrives.
+            self.under_way = {k: v for k, v in self.under_way.items() if k[1] != p}
+            workers[p] = self.revive(p)
+        changed = workers[p].update()
+        for q in workers[p].work.part.peers:
+            if workers[p].owes(q) and (p, q) not in self.under_way:
+                delay = int(self.random.integers(self.disorder.delay + 1))
+                self.under_way[p, q] = tick + delay, workers[p].outgoing(q)
+        return changed
+
+    def revive(self, number: int) -> Worker:
+        """Make the worker of a part again, from its checkpoint."""
+        self.restarts += 1
+        host = self.hosts[number]
+        host.h = None
+        host.start()
+        worker: Worker = host.worker
+        return worker
+
+    def _arrive(self, workers: list[Worker], tick: int) -> None:
+        for (p, q), (when, mail) in list(self.under_way.items()):
+            if when > tick:
+                continue
+            del self.under_way[p, q]
+            if self.random.random() < self.disorder.loss:
+                continue
+            taken = workers[q].receive(p, mail)
+            # The sender may have died meanwhile: the note of a dead life does no harm.
+            if workers[p].version[0] == mail.version[0]:
+                workers[p].has_arrived(q, mail, workers[q].version[0] if taken else None)

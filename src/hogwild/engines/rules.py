@@ -325,11 +325,6 @@ class RuleKernel:
         self._rule_at, self._turn_at = ctypes.addressof(self._rule), ctypes.addressof(self._turn)
         self._why = ctypes.create_string_buffer(512)
 
-    @property
-    def fits(self) -> bool:
-        """Whether the rule still has the energy that the kernel was made of."""
-        return self.gradient.model is self.model
-
     def pose(self) -> None:
         """Read the energy that the rule has now: one of the same shape, with other features."""
         self.model = self.gradient.model

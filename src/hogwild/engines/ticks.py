@@ -6,7 +6,7 @@ All arrays belong to the simulation; the compiled code reads and writes them in 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -91,18 +91,16 @@ class Post:
         graph: The graph.
         depth: Age of the oldest packet.
         numbers: Numbers in a packet of one replica.
-        ages: How often packets, and their content, had each age so far.
         arrays: The arrays of the simulation by their names in ``source/simulator.h``.
     """
 
     def __init__(
-        self, graph: Graph, depth: int, numbers: int, ages: Sequence[Tensor],
-        arrays: Mapping[str, Tensor],
-    ) -> None:  # fmt: skip
+        self, graph: Graph, depth: int, numbers: int, arrays: Mapping[str, Tensor]
+    ) -> None:
         n, e = graph.num_nodes, graph.num_edges
         _, order = by_receiver(graph)
-        self.oldest = torch.tensor([counts.numel() - 1 for counts in ages])
-        self.ages, self.room = [counts.clone() for counts in ages], 0
+        self.oldest = torch.tensor([-1, -1])  # no age has been counted
+        self.ages, self.room = [torch.zeros(0, dtype=torch.long) for _ in range(2)], 0
         given = {**arrays, "oldest_ages": self.oldest, "src": graph.src[order],
                  "reverse": graph.reverse[order]}  # fmt: skip
         assert all(x.is_contiguous() for x in given.values())

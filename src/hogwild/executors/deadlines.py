@@ -94,10 +94,9 @@ class LightCone:
         ticks: Ticks until the last node of a graph had heard of every node that has a path to it,
             [Q, G]; NaN: not within the ticks of the runs.
         updates: Updates that a node of the graph had made by then, on average, [Q, G].
-        hops: The longest way of a word in hops, [G]: updates a node if all nodes are in step.
-        sources: Nodes with a word, of the graph that has most nodes.
+        hops: The longest way in hops, [G]: updates a node if all nodes are in step.
+        sources: Nodes that start a rumour, of the graph that has most nodes.
         nodes: Nodes of that graph.
-        layers: Only words from at most so many hops away were waited for; ``None``: all words.
     """
 
     ticks: Tensor
@@ -105,7 +104,6 @@ class LightCone:
     hops: Tensor
     sources: int
     nodes: int
-    layers: int | None = None
 
     @property
     def crossed(self) -> bool:
@@ -134,12 +132,11 @@ class LightCone:
         return known | size
 
     def __str__(self) -> str:
-        word = "word" if self.layers is None else f"word of the nodes within {self.layers} hops"
         if not self.crossed:
             missing = int(self.ticks.isnan().sum())
             return (
-                f"light cone: in {missing} of {self.ticks.numel()} runs {word} does not cross the "
-                f"graph"
+                f"light cone: in {missing} of {self.ticks.numel()} runs information does not cross "
+                f"the graph"
             )
         near, far = int(self.hops.min()), int(self.hops.max())
         hops = f"{far} hop{'s' * (far != 1)}" if near == far else f"{near} to {far} hops"
@@ -147,16 +144,14 @@ class LightCone:
         among = "" if low == high else f" ({low} to {high})"
         some = ""
         if self.sources < self.nodes:
-            some = f"; words of {self.sources} of {self.nodes:,} nodes, drawn at random"
+            some = f"; news of {self.sources} of {self.nodes:,} nodes, drawn at random"
         return (
-            f"light cone: {word} crosses the graph ({hops}) in {shown(self.mean)} "
+            f"light cone: information crosses the graph ({hops}) in {shown(self.mean)} "
             f"updates a node{among}, {shown(float(self.ticks.mean()))} ticks{some}"
         )
 
 
-def light_cone(
-    graph: Graph, settings: Settings, replay: Trace | None = None, *, layers: int | None = None
-) -> LightCone:
+def light_cone(graph: Graph, settings: Settings, replay: Trace | None = None) -> LightCone:
     """The light cones of all runs.
 
     Args:
@@ -164,7 +159,6 @@ def light_cone(
         settings: Their settings; impairments that change what packets say or whether they are sent
             do not matter to a rumour, all others do.
         replay: The trace that the runs followed; ``None``: the schedule of the settings.
-        layers: Wait only for words from at most so many hops away; ``None``: for all.
     """
     src, dst, batch = (x.cpu() for x in (graph.src, graph.dst, graph.batch))
     graph = Graph(src, dst, batch, graph.num_nodes, graph.num_graphs)
@@ -174,102 +168,88 @@ def light_cone(
         graph = graph.select(torch.arange(runs * each))[0]
         settings = replace(settings, runs=runs)
     one = graph.select(torch.arange(each))[0]
-    words = _words(one)
-    targets, hops = _reached(one, words, layers)
+    rumours = _rumours(one)
+    wanted, hops = _reached(one, rumours)
     timetable = settings.schedule(graph) if replay is None else Replay(replay, graph)
-    start = torch.from_numpy(words).T[None].repeat(1, 1, runs)
-    rule = RumourRule(graph.everyone, start.size(1))
-    simulation = Simulation(rule, timetable, start)
-    wanted = torch.from_numpy(targets).T[None].repeat(1, 1, runs)
+    start, wanted = rumours.repeat(1, 1, runs), wanted.repeat(1, 1, runs)
+    simulation = Simulation(RumourRule(graph.everyone, start.size(1)), timetable, start)
     ticks = torch.full((graph.num_graphs,), torch.nan, dtype=torch.float64)
     updates, size = ticks.clone(), graph.sizes.double().clamp_min(1)
-    complete = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    lacks = torch.ones(1, graph.num_nodes, dtype=torch.bool)  # a node may hear all, and forget
     for t in range(settings.ticks):
-        complete |= ((simulation.h & wanted) == wanted).all(1)[0]
-        missing = torch.zeros_like(size).index_add_(0, graph.batch, (~complete).double())
+        lacks &= ((simulation.h & wanted) != wanted).any(1)
+        missing = graph.sum(lacks.double())[0]
         crossed = (missing == 0) & ticks.isnan()
         if bool(crossed.any()):
-            made = torch.zeros_like(size).index_add_(
-                0, graph.batch, simulation.tally.updates.double()
-            )
+            made = graph.sum(simulation.tally.updates.double()[None])[0]
             ticks[crossed], updates[crossed] = t, (made / size)[crossed]
             simulation.retire(crossed[graph.batch].nonzero()[:, 0])
         if not bool(ticks.isnan().any()):
             break
         try:
             simulation.step()
-        except TraceError:  # the trace ends before word has crossed
+        except TraceError:  # the trace ends before information has crossed
             break
     largest, ticks, updates = int(size.max()), ticks.view(runs, each), updates.view(runs, each)
-    return LightCone(ticks, updates, hops, min(SOURCES, largest), largest, layers)
+    return LightCone(ticks, updates, hops, min(SOURCES, largest), largest)
 
 
 class RumourRule(Rule):
-    """A node adds what it hears. Its embedding is a set of words, int64 [1, W, N], a bit a word."""
+    """A node adds what it hears. Its embedding is a set of rumours, int64 [1, W, N], a bit each."""
 
     def __init__(self, everyone: Star, channels: int) -> None:
         self.everyone, self.channels = everyone, channels
 
-    def begin(self, h: Tensor, inbox: Tensor) -> None:
+    def begin(self, h: Tensor, inbox: Tensor) -> Tensor | None:
         return None
 
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor | None]:
-        heard = _union(inbox[0].T.numpy(), at.slot.numpy(), at.size)
-        return h | torch.from_numpy(heard).T[None], None
+        return h | _union(inbox, at), None
 
     def forget(self, nodes: Tensor) -> None:
-        pass  # a node that forgets starts with its own word, which the simulation restores
+        pass  # a node that forgets starts with its own rumour, which the simulation restores
 
     def keep(self, before: RumourRule, kept: Kept) -> None:
         pass
 
 
-def _union(words: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
-    """Union of the sets [E, W] of each owner [E], [count, W]."""
-    out = np.zeros((count, words.shape[1]), words.dtype)
-    if owner.size:
-        if (owner[1:] < owner[:-1]).any():
-            order = np.argsort(owner, kind="stable")
-            owner, words = owner[order], words[order]
-        first = np.flatnonzero(np.diff(owner, prepend=owner[0] - 1))
-        out[owner[first]] = np.bitwise_or.reduceat(np.ascontiguousarray(words), first, axis=0)
+def _union(rumours: Tensor, at: Star) -> Tensor:
+    """The union of what comes in on the edges of each node, [1, W, E'] -> [1, W, A]."""
+    slot, order = at.slot.sort(stable=True)
+    out = rumours.new_zeros(*rumours.shape[:-1], at.size)
+    if slot.numel():
+        first = torch.cat([slot.new_zeros(1), (slot.diff() > 0).nonzero()[:, 0] + 1])
+        heard = rumours[..., order].numpy()
+        out[..., slot[first]] = torch.from_numpy(np.bitwise_or.reduceat(heard, first.numpy(), -1))
     return out
 
 
-def _words(graph: Graph) -> np.ndarray:
-    """What every node knows at first, [N, W]: graphs share the bits, since no word leaves a
+def _rumours(graph: Graph) -> Tensor:
+    """What every node knows at first, [1, W, N]: graphs share the bits, since no rumour leaves a
     graph."""
-    sizes = graph.sizes.numpy()
-    count = min(SOURCES, int(sizes.max()))
-    out = np.zeros((graph.num_nodes, -(-count // BITS)), np.uint64)
-    begin = 0
-    for n in sizes.tolist():
+    sizes = graph.sizes.tolist()
+    out = np.zeros((-(-min(SOURCES, max(sizes)) // BITS), graph.num_nodes), np.uint64)
+    for n, begin in zip(sizes, np.cumsum([0, *sizes[:-1]]), strict=True):
         chosen = np.arange(n)
         if n > SOURCES:
             chosen = np.random.default_rng(0).permutation(n)[:SOURCES]
         bit = np.arange(chosen.size)
-        out[begin + chosen, bit // BITS] = np.uint64(1) << (bit % BITS).astype(np.uint64)
-        begin += n
-    return out.view(np.int64)
+        out[bit // BITS, begin + chosen] = np.uint64(1) << (bit % BITS).astype(np.uint64)
+    return torch.from_numpy(out.view(np.int64))[None]
 
 
-def _reached(graph: Graph, words: np.ndarray, layers: int | None) -> tuple[np.ndarray, Tensor]:
-    """What every node will hear in the end (within ``layers`` hops) [N, W], and the hops of the
-    longest way of each graph [G]."""
-    src, dst = graph.src.numpy(), graph.dst.numpy()
-    order = np.argsort(dst, kind="stable")
-    src, dst = src[order], dst[order]
-    hops, done, batch = torch.zeros(graph.num_graphs, dtype=torch.long), 0, graph.batch.numpy()
-    known = words
-    while layers is None or done < layers:
-        wider = known | _union(known[src], dst, graph.num_nodes)
-        grown = (wider != known).any(1)
-        if not grown.any():
+def _reached(graph: Graph, known: Tensor) -> tuple[Tensor, Tensor]:
+    """What every node will hear in the end [1, W, N], and the hops of the longest way of each
+    graph [G]."""
+    hops = torch.zeros(graph.num_graphs, dtype=torch.long)
+    for done in range(1, graph.num_nodes + 1):
+        wider = known | _union(known[..., graph.src], graph.everyone)
+        grown = (wider != known).any(1)[0]
+        if not bool(grown.any()):
             break
-        done += 1
-        hops[torch.from_numpy(np.unique(batch[grown]))] = done
+        hops[graph.batch[grown]] = done
         known = wider
     return known, hops
 
@@ -289,7 +269,6 @@ class Deadlines:
         synchronous: The task's error of the synchronous answer, [] or [R].
         metric: What the error is measured by.
         note: Why there is no error, where ``data.y`` did not fit.
-        name: The rule, for texts.
         graph: The graph of all runs together.
         settings: The settings of the runs.
         replay: The trace that they followed; ``None``: the schedule of the settings.
@@ -306,7 +285,6 @@ class Deadlines:
     synchronous: Tensor | None
     metric: Metric | None
     note: str
-    name: str
     graph: Graph = field(repr=False)
     settings: Settings = field(repr=False)
     replay: Trace | None = field(repr=False)
@@ -318,10 +296,6 @@ class Deadlines:
     def cone(self) -> LightCone:
         """The light cone of these runs, computed at its first use."""
         return light_cone(self.graph, self.settings, self.replay)
-
-    def layer_cone(self, layers: int) -> LightCone:
-        """The light cone of so many hops: no model of so many layers can be complete before."""
-        return light_cone(self.graph, self.settings, self.replay, layers=layers)
 
     def cones(self, ticks: float) -> float:
         """A time in light cones; NaN: information does not cross the graph. It is counted in ticks,
@@ -345,7 +319,7 @@ class Deadlines:
             raise ConfigError(f"at({kind}={value!r}); expected a number that is not negative")
         if kind == "cones":
             if not self.cone.crossed:
-                raise ConfigError("at(cones=…): word does not cross the graph in these runs")
+                raise ConfigError("at(cones=…): information does not cross the graph in these runs")
             kind, value = "ticks", value * float(self.cone.ticks.mean())
         past = [row for row in rows if row[kind] <= value * (1 + 1e-12)]
         before, after = past[-1], rows[len(past) : len(past) + 1]
@@ -399,11 +373,11 @@ class Deadlines:
 
     # -- tables ------------------------------------------------------------------------------------
 
-    def rows(self, tick: float | None = None) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, float]]:
         """One row a look: ticks, updates, packets and bytes of a node (means over runs), the error
-        (mean and worst schedule) and the largest deviation. With the length of a ``tick`` in
-        seconds, seconds, too."""
-        tick = check_tick(self.tick if tick is None else tick)
+        (mean and worst schedule) and the largest deviation. Where the length of a :attr:`tick` is
+        known, seconds, too."""
+        tick = check_tick(self.tick)
         out: list[dict[str, float]] = []
         for t, ticks in enumerate(self.ticks.tolist()):
             row: dict[str, float] = {"ticks": ticks}
@@ -418,13 +392,13 @@ class Deadlines:
             out.append(row | {"deviation": float(self.deviation[t].max())})
         return out
 
-    def to_frame(self, tick: float | None = None) -> DataFrame:
+    def to_frame(self) -> DataFrame:
         """:meth:`rows` as a table of pandas."""
         from hogwild.plots.style import need
 
-        return need("pandas").DataFrame(self.rows(tick))
+        return need("pandas").DataFrame(self.rows())
 
-    def as_dict(self, tick: float | None = None) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         near = self.within()
         return {
@@ -432,13 +406,12 @@ class Deadlines:
             "synchronous": None if self.synchronous is None else float(self.synchronous.mean()),
             "light_cone": self.cone.as_dict(),
             "within_5_percent": None if near is None else vars(near),
-            "looks": self.rows(tick),
+            "looks": self.rows(),
         }
 
-    def table(self, tick: float | None = None) -> str:
+    def table(self) -> str:
         """A table of about ten looks, for a terminal."""
-        tick = self.tick if tick is None else tick
-        rows = self.rows(tick)
+        tick, rows = self.tick, self.rows()
         kept = [rows[i] for i in _some(self.ticks.tolist())]
         heads = ["ticks", *["seconds"] * (tick is not None), "updates", "light cones", "packets",
                  "bytes"]  # fmt: skip
@@ -502,9 +475,9 @@ class Deadlines:
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """The error against updates and against bytes, with the light cone."""
-        from hogwild.plots.deadlines import deadlines
+        from hogwild.plots.courses import deadlines
 
-        return deadlines({self.name: self}, path)
+        return deadlines({self.settings.rule: self}, path)
 
 
 def check_tick(tick: float | None) -> float | None:

@@ -1,43 +1,42 @@
-"""``hogwild.simulate``: run a model on graphs asynchronously."""
+"""``hogwild.simulate``: run a model on graphs asynchronously; and the same with gradients."""
 
 from __future__ import annotations
 
+import math
 import time as clock
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import InputError
-from hogwild.executors.deadlines import Deadlines
-from hogwild.executors.run import Run, Staleness
-from hogwild.executors.simulation import NUMBER, Settings, Simulation
+from hogwild.errors import AsynchronyError, ConfigError, InputError, require_positive
+from hogwild.executors.run import Monitor, Run
+from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
+from hogwild.linalg.solution import Solution
 from hogwild.metrics import Metric
 from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
+from hogwild.models.layered import LayeredGNN
 from hogwild.models.mode import evaluating
+from hogwild.models.stack import StackProblem
 from hogwild.models.wrapped import runnable
-from hogwild.ops import as_field
-from hogwild.progress import bar
-from hogwild.rules import choose
+from hogwild.nn.norm import BatchNorm
+from hogwild.rules import RULES, AnyProblem, about, choose
 
-PATIENCE, MARGIN = 500, 0.01
-"""Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
-the answer fell by the share ``MARGIN``."""
-SHARE = 50
-"""Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
-SPACING = 1.15
-"""Costs are noted at a tick that is so many times the tick of the note before, or at the next."""
+ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
+"""What a trace says about the settings that it was drawn with, beside their impairments."""
 
 
 def simulate(
@@ -67,7 +66,7 @@ def simulate(
     """Run a model asynchronously (Algorithm 1), on many graphs and under many schedules at once.
 
     The levels of a stack run together: each level reads the moving embeddings of the level below
-    (:mod:`hogwild.rules.stack`).
+    (:mod:`hogwild.rules.levels`).
 
     Args:
         model: Any model of this library, or a trained GNN of PyG's convolutions, which runs as it
@@ -108,308 +107,103 @@ def simulate(
         mask: Which items to score.
         progress: Show a progress bar; by default in a terminal or a notebook.
     """
-    model = runnable(model)
     settings = Settings(
         stagger, delay, seed, runs, rule, step, check_impairments(impairments), ticks, tol,
         history, keep_embeddings, radius,
     )  # fmt: skip
-    if isinstance(replay, str | Path):
-        replay = Trace.load(replay)
-    data = data if isinstance(data, Data) else graphs_of(data)
-    inputs, begun = Inputs.of(data), clock.perf_counter()
-    with evaluating(model), torch.no_grad():
-        model.require_asynchronous(inputs)
-        levels = model.solutions(inputs)  # of every layer that is solved
-        answers, answer = [found.value for found in levels], model.joined(levels).value
-        prediction = model.read(answer, inputs)
-        score, note = _score(prediction, data, metric, higher_is_better, target, mask)
-        problem = model.problem(inputs.repeat(runs)).detach()
-        timetable, about, ticks = _timetable(problem.graph, settings, replay)
-        bounds = None if about["bounds"] is None else tuple(about["bounds"])
-        settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
-        start = problem.start()
-        made = settings.rule_on(problem, bounds)
-        simulation = Simulation(made, timetable, start, impairments=settings.impairments)
-        targets = [as_field(one, start.dtype).repeat(1, 1, runs) for one in answers]
-        monitor = Monitor(simulation, targets, settings, ticks, model, inputs, answer, score)
-        trace = Trace.of(timetable, about) if record else None
-        _tick(monitor, trace, progress)
-        if trace is not None and not isinstance(record, bool):
-            trace.save(record)
-        deadlines = monitor.deadlines(None if score is None else score(prediction), note, replay)
-        return monitor.report(bounds, trace, deadlines, clock.perf_counter() - begun)
+    case = Case(runnable(model), data)
+    case.score_by(metric, higher_is_better, target, mask)
+    return case.run(settings, record, replay, progress)
 
 
-def _score(prediction: Tensor, data: Data | list[Data], *given: Any) -> tuple[Score | None, str]:
-    """How predictions are scored, with the last four arguments of :func:`score_of`; or why they
-    are not, where nobody asked for a score and the targets do not fit."""
-    try:
-        return score_of(prediction, data, *given), ""
-    except InputError as error:
-        if any(argument is not None for argument in given):
-            raise
-        return None, f"no error of the task: {error}"
+class Case:
+    """A model on graphs. What several runs and certificates need of it is computed once."""
 
+    def __init__(self, model: Any, data: Any) -> None:
+        self.model = model
+        self.data = data if isinstance(data, Data | Inputs) else graphs_of(data)
+        self.inputs = Inputs.of(self.data)
+        self.score: Score | None = None
+        self.note = ""  # why there is no score
 
-def _timetable(
-    graph: Any, settings: Settings, replay: Trace | None
-) -> tuple[Timetable, dict[str, Any], int]:
-    """A schedule or a replayed trace; what it was drawn with; and for how many ticks it goes."""
-    names = ("stagger", "delay", "seed", "runs", "bounds")
-    about: dict[str, Any] = {name: getattr(settings, name) for name in names}
-    about["impairments"] = [repr(impairment) for impairment in settings.impairments]
-    if replay is None:
-        return settings.schedule(graph), about, settings.ticks
-    timetable = Replay(replay, graph)
-    # The bounds of a recorded schedule are those of the recording, not of this call.
-    return timetable, about | replay.about, min(settings.ticks, timetable.length)
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        with evaluating(self.model), torch.no_grad():
+            yield
 
+    @cached_property
+    def problem(self) -> AnyProblem:
+        """The problem of one run; :class:`~hogwild.errors.AsynchronyError` where there is none."""
+        with self._quietly():
+            self.model.require_asynchronous(self.inputs)
+            problem: AnyProblem = self.model.problem(self.inputs).detach()
+        return problem
 
-def _tick(monitor: Monitor, trace: Trace | None, progress: bool | None) -> None:
-    """Run until nothing is left to do, or to the last tick."""
-    simulation, ticks = monitor.simulation, monitor.ticks
-    goal = "" if monitor.goal is None else f" of {monitor.goal:.0e}"
-    total = ticks if monitor.goal is None and not simulation.rule.ends else None
-    with bar(total, progress, "tick", "simulating") as shown:
-        for t in range(ticks):
-            if trace is None:
-                simulation.advance()
-            else:
-                trace.append(simulation.step())
-            shown.update()
-            if monitor.look(t):
-                break
-            if not shown.disable and looks(t):
-                text = f"deviation {float(monitor.deviation.max()):.1e}{goal}"
-                shown.set_postfix_str(text, False)
+    @cached_property
+    def levels(self) -> list[Solution]:
+        """The synchronous answers of all layers that are solved."""
+        with self._quietly():
+            self.model.require_asynchronous(self.inputs)
+            solutions: list[Solution] = self.model.solutions(self.inputs)
+        return solutions
 
+    @cached_property
+    def answer(self) -> Tensor:
+        """The synchronous embeddings, [(R,) N, k]."""
+        with self._quietly():
+            answer: Tensor = self.model.joined(self.levels).value
+        return answer
 
-def looks(t: int) -> bool:
-    """Whether a run is looked at after tick ``t``: after every tick at first, less often later."""
-    return t % max(1, t // SHARE) == 0
+    @cached_property
+    def prediction(self) -> Tensor:
+        """The synchronous predictions, [(R,) N, out]."""
+        with self._quietly():
+            prediction: Tensor = self.model.read(self.answer, self.inputs)
+        return prediction
 
+    def score_by(self, *given: Any) -> None:
+        """Choose how predictions are scored, by the last four arguments of :func:`score_of`. Where
+        none is given and the targets do not fit, there is no score, and a note why."""
+        try:
+            self.score = score_of(self.prediction, self.data, *given)
+        except InputError as error:
+            if any(argument is not None for argument in given):
+                raise
+            self.note = f"no error of the task: {error}"
 
-class Monitor:
-    """Measures the distance of every run from the synchronous answer, and ends runs.
-
-    Args:
-        simulation: The simulation.
-        targets: The answers of all levels, [R, k, Q·N] each.
-        settings: The tolerance, what is recorded, and the impairments.
-        ticks: Ticks after which the simulation ends in any case.
-        model: What reads predictions.
-        inputs: The graphs of one run.
-        answer: The synchronous embeddings, [(R,) N, k].
-        score: Of predictions; ``None``: there is no target.
-    """
-
-    def __init__(
+    def run(
         self,
-        simulation: Simulation,
-        targets: list[Tensor],
         settings: Settings,
-        ticks: int,
-        model: Model,
-        inputs: Inputs,
-        answer: Tensor,
-        score: Score | None,
-    ) -> None:
-        self.simulation, self.graph, self.targets = simulation, simulation.graph, targets
-        self.settings, self.ticks, self.model = settings, ticks, model
-        self.inputs, self.answer, self.score = inputs, answer, score
-        self.many = inputs.repeat(settings.runs)
-        tiny = torch.finfo(targets[-1].dtype).tiny
-        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in targets]  # [R, Q·G]
-        self.deviation = self._distance()
-        self.halfway: tuple[int, Tensor] | None = None
-        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
-        exact = all(impairment.exact for impairment in settings.impairments)
-        self.stall = None if exact else Stall()
-        self.stalled = False
-        self.times: list[int] = []
-        self.history: list[Tensor] = []
-        self.embeddings: list[Tensor] = []
-        self.noted: list[int] = []  # ticks; then counts of a node, deviations, errors
-        self.notes: dict[str, list[Tensor]] = {"counts": [], "deviation": [], "error": []}
-        self._note(0)
-
-    def _counts(self) -> list[Tensor]:
-        """Updates, packets, bytes and solves of every node so far, [Q, N] each."""
-        tally = self.simulation.tally
-        counts = (tally.updates, tally.packets, NUMBER * tally.numbers, self.simulation.solved)
-        return [count.view(self.settings.runs, -1) for count in counts]
-
-    def _note(self, ticks: int) -> None:
-        """Note what the runs have cost after so many ticks, and what they are worth."""
-        means = [count.double().mean(1).cpu() for count in self._counts()]
-        self.noted.append(ticks)
-        self.notes["counts"].append(torch.stack(means))
-        self.notes["deviation"].append(self._per_graph(self.deviation.double().cpu()))
-        if self.score is not None:
-            h = self.h.mT.to(self.answer.dtype)
-            out = self.model.read(h if self.answer.dim() == 3 else h[0], self.many)
-            out = out.unflatten(-2, (self.settings.runs, -1)).movedim(-3, 0)
-            self.notes["error"].append(self.score(out))
-        self.due = max(ticks + 1, int(np.ceil(SPACING * ticks)))
-
-    @property
-    def goal(self) -> float | None:
-        """The deviation at which runs end; ``None``: they do not end at a deviation."""
-        return None if self.simulation.rule.ends else self.settings.tol
-
-    @property
-    def h(self) -> Tensor:
-        """The model's embeddings, those of the last levels, [R, k, Q·N]."""
-        return self.simulation.h[:, -self.answer.size(-1) :]
-
-    def _distance(self) -> Tensor:
-        """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""
-        levels = self.simulation.h.split([target.size(1) for target in self.targets], 1)
-        found = [
-            self.graph.norm(h - target) / scale
-            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
-        ]
-        return torch.stack(found).amax(0)
-
-    def look(self, t: int) -> bool:
-        """Look at the runs after tick ``t``; returns whether nothing is left to do."""
-        times, half = self.settings.history, self.ticks // 2
-        record = t % times == 0 if isinstance(times, int) else times is not None and t in times
-        if not (record or looks(t) or t in (half, self.ticks - 1)):
-            return False
-        self.deviation = self._distance()
-        over = self._over(t, record)
-        if over or t == self.ticks - 1 or t + 1 >= self.due:
-            self._note(t + 1)
-        return over
-
-    def _over(self, t: int, record: bool) -> bool:
-        """Whether nothing is left to do after tick ``t``."""
-        if self.halfway is None and t >= self.ticks // 2:
-            self.halfway = t, self._per_graph(self.deviation)
-        if record:
-            self.times.append(t)
-            self.history.append(self._per_graph(self.deviation.clone()))
-            if self.settings.keep_embeddings:
-                self.embeddings.append(self._per_run(self.h.clone()))
-        if self.simulation.rule.ends:
-            return self.simulation.finished
-        if self.goal is None:
-            return False
-        fresh = (self.deviation <= self.goal).all(0) & (self.reached < 0)
-        if bool(fresh.any()):
-            self.reached[fresh] = t
-            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
-        over = self.reached >= 0
-        if self.stall is not None and not bool(over.all()):
-            # While news still travels, the sum of all distances falls even where the largest one
-            # does not.
-            gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
-            over = over | self.stall.look(t, torch.stack([self.deviation, self.graph.sum(gaps)]))
-            self.stalled = bool(over.all())
-        return bool(over.all())
-
-    # -- what the runs ended with ------------------------------------------------------------------
-
-    def _per_run(self, h: Tensor) -> Tensor:
-        """[R, k, Q·N] -> [Q, (R,) N, k]."""
-        h = h.mT.unflatten(1, (self.settings.runs, -1)).movedim(1, 0).to(self.answer.dtype)
-        return h if self.answer.dim() == 3 else h[:, 0]
-
-    def _per_graph(self, x: Tensor) -> Tensor:
-        """[R, Q·G] -> [Q, (R,) G]."""
-        x = x.unflatten(-1, (self.settings.runs, -1)).movedim(-2, 0)
-        return x if self.answer.dim() == 3 else x[:, 0]
-
-    def deadlines(self, synchronous: Tensor | None, note: str, replay: Trace | None) -> Deadlines:
-        """Error by deadline, where the prediction in step has the score ``synchronous``."""
-        stacked = {name: torch.stack(each) for name, each in self.notes.items() if each}
-        updates, packets, sent, solved = stacked["counts"].unbind(1)
-        return Deadlines(
-            ticks=torch.tensor(self.noted),
-            updates=updates,
-            packets=packets,
-            bytes=sent,
-            solved=solved,
-            deviation=stacked["deviation"],
-            error=stacked.get("error"),
-            synchronous=synchronous,
-            metric=None if self.score is None else self.score.metric,
-            note=note,
-            name=self.settings.rule,
-            graph=self.graph,
-            settings=self.settings,
-            replay=replay,
-        )
-
-    def report(
-        self,
-        bounds: tuple[int, int] | None,
-        trace: Trace | None,
-        deadlines: Deadlines,
-        seconds: float,
+        record: bool | str | Path = False,
+        replay: Trace | str | Path | None = None,
+        progress: bool | None = None,
     ) -> Run:
-        """What the runs ended with, where the bounds (S, D) held."""
-        simulation, settings, tally = self.simulation, self.settings, self.simulation.tally
-        held = bounds or (settings.stagger, settings.delay)
-        bound, h = max(held[0], held[1] + 1), self._per_run(self.h)
-        updates, packets, sent, solved = self._counts()
-        deviation, tol = self._per_graph(self.deviation), settings.tol or 1e-6
-        return Run(
-            predictions=torch.stack([self.model.read(each, self.inputs) for each in h]),
-            h=h,
-            reference=self.answer,
-            deviation=deviation,
-            converged=deviation <= tol,
-            updates=updates,
-            packets=packets,
-            saved=tally.saved.view(settings.runs, -1),
-            bytes=sent,
-            solved=solved,
-            staleness=Staleness(
-                tally.packet_age,
-                tally.content_age,
-                bound,
-                bounds is not None,
-                settings.content_age(held, simulation.rule.letter > 0),
-            ),
-            assumptions={
-                "a": simulation.longest_gap() <= bound,
-                "b": tally.packet_age.largest < bound,
-                "c": True,
-            },
-            ticks=tally.ticks,
-            tol=tol,
-            stalled=self.stalled,
-            halfway=self.halfway,
-            reached=self.reached.view(settings.runs, -1),
-            history=torch.stack(self.history) if self.history else None,
-            history_ticks=self.times,
-            embeddings=torch.stack(self.embeddings) if self.embeddings else None,
-            trace=trace,
-            deadlines=deadlines,
-            settings=settings,
-            seconds=seconds,
-            path=simulation.path,
-        )
-
-
-class Stall:
-    """Knows when runs last came nearer to the answer: one of their distances fell by
-    :data:`MARGIN`."""
-
-    def __init__(self) -> None:
-        self.best = self.since = torch.empty(0)
-
-    def look(self, t: int, distances: Tensor) -> Tensor:
-        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
-        distances [kinds, R, Q·G] after tick ``t``."""
-        if not self.best.numel():
-            self.best, self.since = distances, torch.full_like(distances, t)
-        better = distances < (1.0 - MARGIN) * self.best
-        self.best = torch.where(better, distances, self.best)
-        self.since = torch.where(better, t, self.since)
-        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)
+        """Runs with these settings; the other arguments are those of :func:`simulate`."""
+        begun = clock.perf_counter()
+        if isinstance(replay, str | Path):
+            replay = Trace.load(replay)
+        with self._quietly():
+            problem = self.model.problem(self.inputs.repeat(settings.runs)).detach()
+            settings = replace(settings, rule=choose(problem, settings.rule, settings.step))
+            told = {name: getattr(settings, name) for name in ABOUT}
+            told["impairments"] = [repr(impairment) for impairment in settings.impairments]
+            if replay is None:
+                timetable: Timetable = settings.schedule(problem.graph)
+                ticks = settings.ticks
+            else:  # with the bounds of the recording, not of this call
+                timetable, told = Replay(replay, problem.graph), told | replay.about
+                ticks = min(settings.ticks, timetable.length)
+            bounds = None if told["bounds"] is None else tuple(told["bounds"])
+            made = settings.rule_on(problem, bounds)
+            simulation = Simulation(
+                made, timetable, problem.start(), impairments=settings.impairments
+            )
+            monitor = Monitor(simulation, settings, ticks, self)
+            trace = Trace.of(timetable, told) if record else None
+            monitor.run(trace, progress)
+            if trace is not None and not isinstance(record, bool):
+                trace.save(record)
+            return monitor.report(bounds, trace, replay, clock.perf_counter() - begun)
 
 
 @dataclass(frozen=True)
@@ -471,3 +265,123 @@ def _check_mask(mask: Tensor, n: int) -> Tensor:
             f"set; expected a boolean [{n}], one for each prediction, with some of them set"
         )
     return mask
+
+
+# -- with gradients --------------------------------------------------------------------------------
+
+
+def asynchronous_forward(
+    model: Model,
+    data: Inputs | Data | Batch | Iterable[Data],
+    *,
+    updates: int | None = None,
+    **options: Any,
+) -> Tensor:
+    r"""The predictions of a model under one random schedule, differentiable in parameters and
+    features, to train models under random schedules:
+
+    .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\;
+              \ell\bigl(\hat y_\theta(\text{schedule}), y\bigr).
+
+    Draw another schedule, ``seed=iteration``, in every iteration. The schedule is that of
+    :func:`hogwild.simulate` with the same seed (and ``runs=1``), and so are the predictions.
+    Explicit models run with ``rule="overwriting"``, since those of ``rule="caching"`` are
+    ``model(...)``, which overwriting gives with S = 1 and D = 0. Dropout is drawn anew at every
+    update, by each node for itself. The answer of an implicit model does not depend on the
+    schedule, but the time until it is there does: with ``updates=20`` the predictions are those
+    after 20 updates of a node, and the model learns to answer in time.
+
+    Args:
+        model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT, or an implicit model of one
+            layer; with replicas, all of them go through the same schedule.
+        data: A PyG ``Data``, ``Batch`` or list of ``Data``; or :class:`~hogwild.Inputs`.
+        updates: Updates of a node until its embedding is read, on average over nodes; for implicit
+            models, which never end by themselves.
+        options: ``stagger``, ``delay``, ``seed`` and ``impairments`` as in
+            :func:`hogwild.simulate`. The impairments must leave packets as they were sent. For
+            implicit models also ``rule`` and ``step``.
+
+    Shapes:
+        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
+    """
+    inputs = Inputs.of(data)
+    h = asynchronous_embed(model, inputs, updates=updates, **options)
+    return model.read(h.to(inputs.x.dtype), inputs)
+
+
+def asynchronous_embed(
+    model: Model, inputs: Inputs, *, updates: int | None = None, **options: Any
+) -> Tensor:
+    """The embeddings [N, k] or [R, N, k] that :func:`asynchronous_forward` reads."""
+    if not isinstance(model, Model):
+        raise ConfigError(
+            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: "
+            f"a LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
+            f"implicit model such as EnergyGNN with updates=..."
+        )
+    settings = Settings(**options)
+    for impairment in settings.impairments:
+        if not impairment.exact:
+            raise ConfigError(
+                f"{impairment!r} changes what packets say, in steps that have no gradient; "
+                f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
+            )
+    if any(isinstance(m, _BatchNorm | BatchNorm) and m.training for m in model.modules()):
+        raise AsynchronyError(
+            "a BatchNorm in training mode normalises over all nodes at hand, and an asynchronous "
+            "node knows only itself and its neighbours; expected norms of single nodes, such as "
+            "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
+        )
+    make = _layers if isinstance(model, LayeredGNN) else _implicit
+    problem, name, ticks = make(model, inputs, settings, updates)
+    rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
+    simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
+    while not simulation.finished and (ticks is None or simulation.time < ticks):
+        simulation.step()
+    h = simulation.h
+    return h[0].mT if model.replicas is None else h.mT
+
+
+def _layers(
+    model: Model, inputs: Inputs, settings: Settings, updates: int | None
+) -> tuple[AnyProblem, str, int | None]:
+    """The problem of a model with layers, its rule, and no end before the last layer."""
+    if updates is not None:
+        raise ConfigError(
+            f"updates={updates!r} was given for a model that ends after its last layer; expected "
+            f"none"
+        )
+    if settings.rule not in ("auto", "overwriting"):
+        raise ConfigError(
+            f"rule={settings.rule!r} was given for a model with layers, which is trained under "
+            f"rule='overwriting'; expected no rule. Nodes that cache, wait or resend end at "
+            f"model(...): train the model in step for them"
+        )
+    with evaluating(model):  # whether a layer is local cannot be seen through dropout
+        return model.problem(inputs), "overwriting", None
+
+
+def _implicit(
+    model: Model, inputs: Inputs, settings: Settings, updates: int | None
+) -> tuple[AnyProblem, str, int | None]:
+    """The problem of an implicit model, its rule, and the ticks of so many updates."""
+    if updates is None:
+        raise ConfigError(
+            f"{type(model).__name__} was given without updates=..., and its answer in the limit "
+            f"does not depend on the schedule; expected the number of updates after which nodes "
+            f"answer, or model(...) for the limit"
+        )
+    turns = require_positive("updates", updates)
+    model.require_asynchronous(inputs)
+    problem = model.problem(inputs)
+    if isinstance(problem, StackProblem):
+        raise ConfigError(
+            "the model is a stack of several layers, and gradients go through one; expected "
+            "num_layers=1"
+        )
+    name = choose(problem, settings.rule, settings.step)
+    if torch.is_grad_enabled() and not about(name).differentiable:
+        known = [name for name, rule in RULES.items() if rule.differentiable]
+        raise ConfigError(f"rule={name!r} has no gradients; expected one of {', '.join(known)}")
+    # Turns are (S + 1) / 2 ticks apart, and no node has a turn at tick 0.
+    return problem, name, 1 + math.ceil(turns * (settings.stagger + 1) / 2)

@@ -12,9 +12,8 @@ packets hold gradients; it has the same limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,11 +26,9 @@ from hogwild.engines.rules import RuleKernel, kernel_of
 from hogwild.engines.ticks import Post
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
-from hogwild.models.levels import LayeredProblem, StackProblem
-from hogwild.problems.base import Problem
-from hogwild.rules import check_radius, rule_for, sends_letters
+from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
 from hogwild.rules.energies import check_step
-from hogwild.rules.stack import StackRule
+from hogwild.rules.levels import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 
 NUMBER = 4
@@ -111,19 +108,11 @@ class Settings:
         :math:`2D + S` inside the gradients in letters, D where packets hold embeddings only."""
         return 2 * bounds[1] + bounds[0] if letters else bounds[1]
 
-    def age_on(
-        self, problem: Problem | LayeredProblem | StackProblem, bounds: tuple[int, int] | None
-    ) -> int | None:
-        """:meth:`content_age` on this problem; ``None`` without bounds."""
-        if bounds is None:
-            return None
-        return self.content_age(bounds, sends_letters(problem, self.rule, self.step))
-
-    def rule_on(
-        self, problem: Problem | LayeredProblem | StackProblem, bounds: tuple[int, int] | None
-    ) -> Rule:
-        """The rule of nodes on this problem, under these bounds."""
-        age = self.age_on(problem, bounds)
+    def rule_on(self, problem: AnyProblem, bounds: tuple[int, int] | None) -> Rule:
+        """The rule of nodes on this problem, under these bounds; ``None``: there are none."""
+        age = None
+        if bounds is not None:
+            age = self.content_age(bounds, sends_letters(problem, self.rule, self.step))
         return rule_for(problem, self.rule, self.step, age, radius=self.radius)
 
     def schedule(self, graph: Graph, **options: Any) -> Schedule:
@@ -135,29 +124,15 @@ class Settings:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Ages:
-    """Ages of what nodes used: how often each age occurred."""
+    """Ages of what nodes used.
 
-    def __init__(self) -> None:
-        self._added = torch.zeros(0, dtype=torch.long)
-        self._compiled: Callable[[], Tensor] | None = None
+    Attributes:
+        counts: How often each age occurred, [largest age + 1].
+    """
 
-    @property
-    def counts(self) -> Tensor:
-        """How often each age occurred, [largest age + 1]."""
-        return self._added if self._compiled is None else _sum(self._compiled(), self._added)
-
-    def count_in(self, compiled: Callable[[], Tensor]) -> None:
-        """Ticks in compiled code count, too, from :attr:`counts` on. The function is asked when
-        somebody wants to know."""
-        self._compiled, self._added = compiled, self._added[:0]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_added": self.counts, "_compiled": None}
-
-    def add(self, ages: Tensor) -> None:
-        if ages.numel():
-            self._added = _sum(torch.bincount(ages), self._added)
+    counts: Tensor
 
     @property
     def largest(self) -> int:
@@ -165,17 +140,14 @@ class Ages:
 
     @property
     def mean(self) -> float:
-        total = self.counts.sum().clamp_min(1)
         ages = torch.arange(self.counts.numel(), device=self.counts.device)
-        return float((ages * self.counts).sum() / total)
+        return float((ages * self.counts).sum() / self.counts.sum().clamp_min(1))
 
-
-def _sum(one: Tensor, other: Tensor) -> Tensor:
-    """The sum of counts of different lengths."""
-    out = one.new_zeros(max(one.numel(), other.numel()))
-    out[: one.numel()] += one
-    out[: other.numel()] += other.to(out.device)
-    return out
+    def __add__(self, other: Ages) -> Ages:
+        few, many = sorted((self.counts, other.counts), key=len)
+        out = many.clone()
+        out[: few.numel()] += few.to(many.device)
+        return Ages(out)
 
 
 @dataclass
@@ -186,8 +158,6 @@ class Tally:
     packets: Tensor  # [N] packets sent
     saved: Tensor  # [N] packets an event trigger kept back
     numbers: Tensor  # [N] numbers in the packets sent
-    packet_age: Ages = field(default_factory=Ages)
-    content_age: Ages = field(default_factory=Ages)
     ticks: int = 0
 
 
@@ -209,6 +179,9 @@ class Simulation:
         h: Where all nodes start, [R, k, N].
         impairments: Those that change what is sent; the others are in the timetable.
         after: The simulation that this one continues on another graph; ``None``: a first one.
+
+    Attributes:
+        path: How ticks are made: ``compiled (…)``, or ``torch: …`` with the reason.
     """
 
     def __init__(
@@ -222,7 +195,8 @@ class Simulation:
     ) -> None:
         graph = timetable.graph
         self.rule, self.timetable, self.graph = rule, timetable, graph
-        self.impairments = tuple(impairments)
+        self.rounding = [i for i in impairments if i.overrides("send")]
+        self.triggers = [i for i in impairments if i.overrides("worth_sending")]
         self.time = timetable.begin
         self.start, self.h = h, h.clone()
         if after is not None:
@@ -246,6 +220,7 @@ class Simulation:
             self.held = self.outbox.fetch(edges, torch.full_like(edges, self.time))
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone(), zeros.clone())
+        self._ages = [Ages(zeros[:0]), Ages(zeros[:0])]  # of packets, and of what is inside
         self.last, self.gap, self.idle = zeros + self.time, zeros.new_zeros(()), 0
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         if after is not None:
@@ -257,49 +232,34 @@ class Simulation:
     def _compile(self) -> None:
         """Ask for compiled updates, once; and for compiled ticks, unless something happens to
         packets that those do not know."""
-        self.kernel: RuleKernel | str = kernel_of(
-            self.rule, self.graph, self.h, ticks=self._plain()
-        )
-        self.levels = self.rule.compile() if isinstance(self.rule, StackRule) else None
-        self._post = self._posted()
+        plain = not (self.rounding or self.triggers) and self.held is None
+        found = kernel_of(self.rule, self.graph, self.h, ticks=plain)
+        self.kernel: RuleKernel | None = None
+        self.post: Post | None = None
+        if not isinstance(found, str):
+            self.kernel, instructions = found, found.native.instructions
+            self.post = self._posted() if plain else None
+            self.path = f"compiled ({instructions}{'' if plain else ', packets on torch'})"
+        elif isinstance(self.rule, StackRule):
+            self.path = self.rule.compile()
+        else:
+            self.path = f"torch: {found}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        compiled = ("kernel", "_post")
-        return {name: x for name, x in vars(self).items() if name not in compiled}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._compile()  # compiled code knows addresses, and a copy has its own
-
-    def _plain(self) -> bool:
-        """Whether nothing happens to packets that compiled ticks do not know."""
-        known = all(type(i).send is Impairment.send and not i.triggers for i in self.impairments)
-        return known and self.held is None
-
-    def _arrays(self) -> dict[str, Tensor]:
-        """The outbox and the tally for compiled ticks."""
+    def _posted(self) -> Post:
+        """The outbox and the tally for ticks in compiled code."""
         outbox, tally = self.outbox, self.tally
         assert outbox.edge is not None
-        return {
+        arrays = {
             "out_degree": self.out_degree, "node": outbox.node, "edge": outbox.edge,
             "content": outbox.content, "latest": outbox.latest, "current": outbox.current,
             "h": self.h, "updates": tally.updates, "packets": tally.packets,
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
-
-    def _posted(self) -> Post | None:
-        """Ticks in compiled code on a CPU, if there are any."""
-        if isinstance(self.kernel, str) or not self._plain():
-            return None
-        ages = (self.tally.packet_age.counts, self.tally.content_age.counts)
         numbers = self.rule.channels + self.rule.letter
-        post = Post(self.graph, self.outbox.depth, numbers, ages, self._arrays())
-        self.tally.packet_age.count_in(partial(post.counts, 0))
-        self.tally.content_age.count_in(partial(post.counts, 1))
-        return post
+        return Post(self.graph, outbox.depth, numbers, arrays)
 
     def _follow(self, after: After) -> None:
-        """What nodes hold on the edges that stay, and which of the nodes were done."""
+        """Take over the inbox, turns and ends of the nodes that stay."""
         before, kept = after.before, after.kept
         self.held = tuple(
             mine if mine is None else carry(mine, theirs, kept.edges)
@@ -311,11 +271,10 @@ class Simulation:
 
     def _wire(self, payload: Tensor, counters: int) -> Tensor:
         """What is put on the wire; the first rows, which count, arrive as they are."""
-        changes = [i for i in self.impairments if type(i).send is not Impairment.send]
-        if not changes or counters == payload.size(1):
+        if not self.rounding or counters == payload.size(1):
             return payload
         counts, numbers = payload[:, :counters], payload[:, counters:]
-        for impairment in changes:
+        for impairment in self.rounding:
             numbers = impairment.send(numbers)
         return torch.cat([counts, numbers], 1) if counters else numbers
 
@@ -324,10 +283,11 @@ class Simulation:
         self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
         if tick.nodes.numel():
-            kernel = self._fitting()
-            plain = tick.reset is None and tick.lost is None
-            if kernel is not None and self._post is not None and plain:
-                self._turn(tick, kernel, self._post)
+            if self.kernel is not None and self.post is not None and tick.reset is None:
+                self.post.make_room(tick.time)
+                first = tick.first if isinstance(tick, Drawn) else self.kernel.first(tick.nodes)
+                self.kernel.turn(tick.nodes, first, tick.view, tick.time, self.post.at)
+                self.idle = 0
             else:
                 self._update(tick)
         self.time += 1
@@ -336,38 +296,16 @@ class Simulation:
 
     def advance(self) -> None:
         """One tick, without saying what happened: in compiled code it is one call."""
-        kernel, post = self._fitting(), self._post
         clock = self.timetable.clock if isinstance(self.timetable, Schedule) else None
-        if clock is None or kernel is None or post is None:
+        if clock is None or self.kernel is None or self.post is None:
             self.step()
             return
-        post.make_room(self.time)
+        self.post.make_room(self.time)
         self.outbox.time = self.time
-        if kernel.tick(clock.at, self.time, post.at):
+        if self.kernel.tick(clock.at, self.time, self.post.at):
             self.idle = 0
         self.time += 1
         self.tally.ticks += 1
-
-    @property
-    def path(self) -> str:
-        """How ticks are made: ``compiled (…)``, or ``torch: …`` with the reason."""
-        if self.levels is not None:
-            return self.levels
-        if isinstance(self.kernel, RuleKernel):
-            ticks = "" if self._post is not None else ", packets on torch"
-            return f"compiled ({self.kernel.native.instructions}{ticks})"
-        return f"torch: {self.kernel}"
-
-    def _fitting(self) -> RuleKernel | None:
-        """The compiled update, if the rule still has the energy that it was compiled for."""
-        return self.kernel if isinstance(self.kernel, RuleKernel) and self.kernel.fits else None
-
-    def _turn(self, tick: Tick, kernel: RuleKernel, post: Post) -> None:
-        """An update in compiled code."""
-        post.make_room(tick.time)
-        first = tick.first if isinstance(tick, Drawn) else kernel.first(tick.nodes)
-        kernel.turn(tick.nodes, first, tick.view, tick.time, post.at)
-        self.idle = 0
 
     def _update(self, tick: Tick) -> None:
         at, nodes, edges = tick.at, tick.nodes, tick.edges
@@ -384,7 +322,7 @@ class Simulation:
             gone = edges[tick.lost]
             now = torch.full_like(gone, tick.time)
             self.rule.lose(gone, self.outbox.fetch(gone, now)[0])
-        h, letters = (self._fitting() or self.rule).update(h, inbox, mail, at)
+        h, letters = (self.kernel or self.rule).update(h, inbox, mail, at)
         self.h.index_copy_(-1, nodes, h)
         self._publish(tick, nodes, h, letters)
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
@@ -392,12 +330,25 @@ class Simulation:
         self.idle = 0 if acted.numel() else self.idle + 1
         self.gap.copy_(torch.maximum(self.gap, (tick.time - self.last[nodes]).amax()))
         self.last[nodes] = tick.time
-        self.tally.packet_age.add(tick.time - tick.view)
+        self._count_ages(0, tick.time - tick.view)
         if mail is not None:
-            self.tally.content_age.add(tick.time - torch.minimum(tick.view, content))
+            self._count_ages(1, tick.time - torch.minimum(tick.view, content))
         done = self.rule.finished(nodes)
         if done is not None:
             self.retire(nodes[done])
+
+    def _count_ages(self, kind: int, ages: Tensor) -> None:
+        self._ages[kind] += Ages(torch.bincount(ages))
+
+    def ages(self) -> tuple[Ages, Ages]:
+        """Ages of the packets that nodes used, and of the oldest embeddings inside them."""
+        packet, content = self._ages
+        if self.post is not None:
+            packet, content = (
+                packet + Ages(self.post.counts(0)),
+                content + Ages(self.post.counts(1)),
+            )
+        return packet, content
 
     @property
     def solved(self) -> Tensor:
@@ -440,10 +391,9 @@ class Simulation:
         at, content = tick.at, self._oldest(tick, nodes)
         node = self._wire(self.rule.broadcast(h, at), self.rule.counters)
         edge = None if letters is None else self._wire(letters, self.rule.counted)
-        triggers = [impairment for impairment in self.impairments if impairment.triggers]
-        if triggers or self.rule.silent is not None:
+        if self.triggers or self.rule.silent is not None:
             sends = torch.ones_like(nodes, dtype=torch.bool)
-            for impairment in triggers:
+            for impairment in self.triggers:
                 sends &= impairment.worth_sending(self._change(at, node, edge))
             kept = nodes[~sends]
             self.tally.saved[kept] += self.out_degree[kept]

@@ -2,7 +2,7 @@
 
 :func:`run` exports a model, starts one ``hogwild-agent`` for each node of a graph on loopback,
 kills, freezes and revives some of them, and compares their answers with the synchronous one. Agents
-know nothing of each other but what they hear; only this observer sees them all.
+know nothing of each other but what they hear; only this process sees them all.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,12 +29,12 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import shortest_path
 from torch import nn
 from torch_geometric.data import Data
-from torch_geometric.utils import subgraph
 
-from hogwild.errors import AsynchronyError, ConfigError, InputError, require_integer
-from hogwild.executors.swarm_result import Live, Notes, Swarm, trace_of
+from hogwild.errors import AsynchronyError, ConfigError, InputError
+from hogwild.executors.swarm_result import Faults, Swarm, trace_of
 from hogwild.graph.inputs import Inputs
 from hogwild.keys import make_keys
+from hogwild.models.base import Model
 from hogwild.models.export import export
 from hogwild.models.mode import evaluating
 from hogwild.models.wrapped import check_model
@@ -60,58 +58,7 @@ SIGNALS = {
     if hasattr(signal, name)  # Windows has none of them
 }  # fmt: skip
 STATUS = 0.1
-"""Seconds between two words of an agent to the observer."""
-
-
-@dataclass(frozen=True)
-class Faults:
-    """What is done to a swarm.
-
-    Attributes:
-        loss: Probability that a packet is lost.
-        delay: Seconds that a packet is held up, the least and the most.
-        kill: Share of agents that are killed.
-        kill_at: Seconds after the start at which they are killed.
-        revive_at: Seconds after the start at which they come back; ``None``: never.
-        freeze: Share of agents that are stopped.
-        freeze_at: Seconds after the start at which they are stopped.
-        thaw_at: Seconds after the start at which they go on.
-        partition: Whether the links between two halves of the swarm are cut for a while.
-        partition_at: Seconds after the start at which they are cut.
-        heal_at: Seconds after the start at which they work again.
-        seed: What is drawn is a function of this number.
-    """
-
-    loss: float = 0.0
-    delay: tuple[float, float] = (0.0, 0.0)
-    kill: float = 0.0
-    kill_at: float = 5.0
-    revive_at: float | None = None
-    freeze: float = 0.0
-    freeze_at: float = 5.0
-    thaw_at: float = 8.0
-    partition: bool = False
-    partition_at: float = 5.0
-    heal_at: float = 10.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "kill", "freeze"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)}; expected a share from 0 to below 1"
-                )
-        pairs = (
-            ("kill_at", "revive_at"), ("freeze_at", "thaw_at"), ("partition_at", "heal_at")
-        )  # fmt: skip
-        for first, then in pairs:
-            begin, end = getattr(self, first), getattr(self, then)
-            if not 0.0 <= begin < (math.inf if end is None else end):
-                raise ConfigError(
-                    f"{first}={begin} and {then}={end}; expected seconds from 0 on, the second "
-                    f"later than the first"
-                )
-        require_integer("seed", self.seed, 0, ": what is drawn is a function of it")
+"""Seconds between two status lines of an agent."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -155,7 +102,6 @@ def run(
     precision: str = "float32",
     lease: float | None = None,
     settle_after: float | None = None,
-    tolerance: float | None = None,
     until_settled: bool = True,
     folder: str | Path | None = None,
     show: bool = False,
@@ -166,8 +112,8 @@ def run(
         model: A trained model that :func:`hogwild.models.export.export` takes.
         data: One graph, undirected; ``edge_weight`` equal in both directions.
         faults: What is done to the swarm.
-        seconds: How long the swarm runs at most; by default, as long as word takes to cross the
-            graph six times, and at least 30.
+        seconds: How long the swarm runs at most; by default, as long as information takes to cross
+            the graph six times, and at least 30.
         rate: Turns of an agent a second; by default 50, or fewer where this machine has too few
             cores for so many agents.
         transport: ``"zenoh"`` or ``"udp"``.
@@ -179,12 +125,10 @@ def run(
         lease: Seconds of silence after which a neighbour counts as gone; by default ten turns, and
             at least 2.
         settle_after: Seconds of calm after which an agent says that it is settled; by default, what
-            word takes to cross the graph, and at least 1 and ten turns.
-        tolerance: The residual up to which an agent counts as settled.
+            information takes to cross the graph, and at least 1 and ten turns.
         until_settled: Stop when all agents have said that they are settled, after the last fault.
-        folder: Where the model, the agents' files and the notes of the swarm
-            (:mod:`hogwild.executors.swarm_result`) go; by default, a temporary folder.
-        show: Print a live table.
+        folder: Where the model and the agents' files go; by default, a temporary folder.
+        show: Print every second how the swarm is.
     """
     found, faults = check_model(model), faults or Faults()
     inputs = Inputs.of(data)
@@ -204,11 +148,6 @@ def run(
         made = about(choose(problem, rule))  # refuses models whose nodes have nothing to solve
         if "radius" in made.options and isinstance(problem, Problem):  # export refuses others
             radius = usual_radius(problem)
-    if transport == "zenoh" and find_spec("zenoh") is None:
-        raise ConfigError(
-            "transport='zenoh', but Zenoh is not installed; install hogwild-gnn[agents], or use "
-            "transport='udp'"
-        )
     if tls and transport != "zenoh":
         raise ConfigError(f"tls=True with transport={transport!r}; expected transport='zenoh'")
     rate = rate or min(50.0, UPDATES * (os.cpu_count() or 1) / inputs.num_nodes)
@@ -223,6 +162,8 @@ def run(
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory()))
         where.mkdir(parents=True, exist_ok=True)
+        for old in (*where.glob("agent*.trace"), *where.glob("agent*.log")):
+            old.unlink()  # of a former run in the same folder
         with evaluating(found), torch.no_grad():
             export(found, where / "model.hog", data=data)
         common = {
@@ -231,45 +172,37 @@ def run(
             "settle_after": settle_after, "nodes": inputs.num_nodes, "loss": faults.loss,
             "delay": list(faults.delay),
         }  # fmt: skip
-        common |= {} if tolerance is None else {"tolerance": tolerance}
         common |= {} if radius is None else {"radius": radius}
         keys = None
         if tls:
             here = stack.enter_context(tempfile.TemporaryDirectory())  # no keys stay behind
             keys = make_keys(here, [str(i) for i in range(inputs.num_nodes)], days=1).folder
-        notes = None if folder is None else Notes(where)
-        if notes is not None:
-            with evaluating(found), torch.no_grad():
-                notes.begin(found, inputs, data.get("pos"))
-        watch = SwarmProcesses(found, inputs, where, common, faults, keys, notes)
-        stack.callback(watch.stop)
-        return watch.run(seconds, until_settled, show)
+        swarm = SwarmProcesses(found, data, inputs, where, common, faults, keys)
+        stack.callback(swarm.stop)
+        return swarm.run(seconds, until_settled, show)
 
 
 class SwarmProcesses:
-    """Starts the agents, listens to their words, and does to them what the faults say."""
+    """Starts the agents, listens to their status lines, and does to them what the faults say."""
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
+        data: Data,
         inputs: Inputs,
         where: Path,
         common: dict[str, Any],
         faults: Faults,
         keys: Path | None = None,
-        notes: Notes | None = None,
     ) -> None:
-        self.notes = notes
-        self.model, self.inputs, self.where, self.common = model, inputs, where, common
-        self.faults, self.n, self.keys = faults, inputs.num_nodes, keys
+        self.model, self.data, self.inputs, self.where = model, data, inputs, where
+        self.common, self.faults, self.n, self.keys = common, faults, inputs.num_nodes, keys
+        self.quiet = float(common["lease"] + common["settle_after"])  # seconds that news may spread
         self.ports = free_ports(self.n)
         self.processes: dict[int, subprocess.Popen[str]] = {}
-        self.words: dict[int, dict[str, Any]] = {}
+        self.lines: dict[int, dict[str, Any]] = {}  # the last status of every agent
         self.lock = threading.Lock()
-        self.events: list[tuple[float, str]] = []
-        self.first: float | None = None
-        self.answers: dict[tuple[object, ...], Any] = {}
-        self.doubts: dict[tuple[object, ...], float] = {}  # of an entry of an answer
+        self.answers: dict[tuple[object, ...], tuple[Any, float]] = {}
         self.convexity = load(common["model"]).convexity
         self.half = self._half() if faults.partition else frozenset()
         self.parted = False
@@ -278,6 +211,7 @@ class SwarmProcesses:
         self.dead: set[int] = set()
         self.disturbed = -math.inf  # when an agent last missed a neighbour that lives
         self._readers: dict[int, threading.Thread] = {}
+        self.seen = Swarm(alive=list(range(self.n)), rate=float(common["rate"]))
 
     # -- processes ---------------------------------------------------------------------------------
 
@@ -308,19 +242,19 @@ class SwarmProcesses:
                 [sys.executable, "-m", "hogwild_node.command", "--config", str(path)],
                 stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
-        stdout = self.processes[i].stdout
-        assert stdout is not None
-        self._readers[i] = threading.Thread(target=self._listen, args=(i, stdout), daemon=True)
+        self._readers[i] = threading.Thread(
+            target=self._listen, args=(i, self.processes[i].stdout), daemon=True
+        )
         self._readers[i].start()
 
     def _listen(self, i: int, stdout: IO[str]) -> None:
         with contextlib.suppress(ValueError):  # the pipe was closed
             for line in stdout:
                 with contextlib.suppress(json.JSONDecodeError):
-                    word = json.loads(line)
+                    status = json.loads(line)
                     with self.lock:
-                        if self.processes[i].stdout is stdout:  # not the words of a dead one
-                            self.words[i] = word
+                        if self.processes[i].stdout is stdout:  # not the lines of a dead one
+                            self.lines[i] = status
 
     def stop(self) -> None:
         """End all agents, whatever happened."""
@@ -342,50 +276,39 @@ class SwarmProcesses:
     # -- the run -----------------------------------------------------------------------------------
 
     def run(self, seconds: float, until_settled: bool, show: bool) -> Swarm:
-        for old in (*self.where.glob("agent*.trace"), *self.where.glob("agent*.log")):
-            old.unlink()  # of a former run in the same folder
-        self._answer(tuple(range(self.n)))  # the model refuses what it cannot read before any start
+        out, todo = self.seen, self._plan()
+        self._answer(out.alive)  # the model refuses what it cannot read before any start
         for i in range(self.n):
             self.start(i)
-        chosen = np.random.default_rng(self.faults.seed).permutation(self.n)
-        killed = sorted(chosen[: round(self.faults.kill * self.n)].tolist())
-        frozen = sorted(chosen[::-1][: round(self.faults.freeze * self.n)].tolist())
-        todo = self._plan(killed, frozen)
-        out = Swarm(alive=list(range(self.n)), rate=float(self.common["rate"]))
-        live = Live() if show else None
         begun = self._begin()
+        if show:
+            _say(f"to watch: hogwild serve --attach 127.0.0.1:{self.ports[0]}")
         while True:
             self._require_alive()
             t = time.monotonic() - begun
             while todo and todo[0][0] <= t:
                 _, what, who = todo.pop(0)
-                self._do(what, who, out)
-                self.events.append((t, f"{len(who)} {DONE[what]}"))
+                self._do(what, who)
+                out.events.append((t, f"{len(who)} {DONE[what]}"))
             with self.lock:
-                words = dict(self.words)
-            if self.revived and all(words.get(i, {}).get("updates") for i in self.revived):
-                self.events.append((t, f"{len(self.revived)} back"))
+                lines = dict(self.lines)
+            if self.revived and all(lines.get(i, {}).get("updates") for i in self.revived):
+                out.events.append((t, f"{len(self.revived)} back"))
                 self.revived = []
-            alive = [i for i in out.alive if i in words]
-            self._look(out, t, words, alive)
-            if live is not None:
-                live.show(out, {i: words[i] for i in alive})
-            out.events = self.events
-            if self.notes is not None:
-                self.notes.look(out, {i: words[i] for i in alive})
+            alive = [i for i in out.alive if i in lines]
+            self._look(t, lines, alive)
+            if show and int(t) > int(t - STATUS):
+                _say(_summary(out, [lines[i] for i in alive]))
             done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
             if t >= seconds or done:
                 break
             time.sleep(STATUS)
         out.seconds, out.deviation = out.times[-1], out.error[-1]
-        if self.notes is not None:
-            self.notes.look(out, {i: words[i] for i in alive}, ended=True)
-        count = max(len(alive), 1)
         for name in ("updates", "turns", "packets", "bytes"):
-            setattr(out, name, sum(words[i][name] for i in alive) / count)
+            setattr(out, name, sum(lines[i][name] for i in alive) / max(len(alive), 1))
         out.memory = _memory([self.processes[i].pid for i in alive])
         self.stop()  # the agents write their traces to the end
-        if not killed and not self.faults.partition:
+        if not self.faults.kill and not self.faults.partition:
             out.trace = trace_of(self.where, self.inputs)
         return out
 
@@ -395,12 +318,11 @@ class SwarmProcesses:
         while True:
             self._require_alive()
             with self.lock:
-                words = dict(self.words)
+                ready = sum(bool(line["updates"]) for line in self.lines.values())
             now = time.monotonic()
-            if len(words) == self.n and all(word["updates"] for word in words.values()):
+            if ready == self.n:
                 return now
             if now - launched > patience:
-                ready = sum(bool(word["updates"]) for word in words.values())
                 raise AsynchronyError(
                     f"only {ready} of {self.n} agents made an update within {patience:.0f} s: this "
                     f"machine is too slow for so many agents, or some cannot hear each other "
@@ -408,19 +330,21 @@ class SwarmProcesses:
                 )
             time.sleep(0.05)
 
-    def _plan(self, killed: list[int], frozen: list[int]) -> list[tuple[float, str, list[int]]]:
-        f = self.faults
-        plan: list[tuple[float, str, list[int]]] = []
-        plan += [(f.kill_at, "kill", killed)] if killed else []
-        plan += [(f.revive_at, "revive", killed)] if killed and f.revive_at is not None else []
-        plan += [(f.freeze_at, "freeze", frozen), (f.thaw_at, "thaw", frozen)] if frozen else []
-        if f.partition:
-            src, dst = self.inputs.edge_index.tolist()
-            ends = {
-                i for i, j in zip(src, dst, strict=True) if (i in self.half) != (j in self.half)
-            }
-            plan += [(f.partition_at, "cut", sorted(ends)), (f.heal_at, "heal", sorted(ends))]
-        return sorted(plan)
+    def _plan(self) -> list[tuple[float, str, list[int]]]:
+        """What is done to whom, by time."""
+        f, chosen = self.faults, np.random.default_rng(self.faults.seed).permutation(self.n)
+        killed = sorted(chosen[: round(f.kill * self.n)].tolist())
+        frozen = sorted(chosen[::-1][: round(f.freeze * self.n)].tolist())
+        ends = {
+            i for i, j in self.inputs.edge_index.T.tolist() if (i in self.half) != (j in self.half)
+        }
+        plan = [
+            (f.kill_at, "kill", killed),
+            (math.inf if f.revive_at is None else f.revive_at, "revive", killed),
+            (f.freeze_at, "freeze", frozen), (f.thaw_at, "thaw", frozen),
+            (f.partition_at, "cut", sorted(ends)), (f.heal_at, "heal", sorted(ends)),
+        ]  # fmt: skip
+        return sorted(step for step in plan if step[2] and step[0] < math.inf)
 
     def _half(self) -> frozenset[int]:
         """The half of the nodes that is nearest to one node, which the seed draws."""
@@ -428,24 +352,25 @@ class SwarmProcesses:
         near = np.argsort(hops(self.inputs)[first], kind="stable")
         return frozenset(near[: self.n // 2].tolist())
 
-    def _do(self, what: str, who: Sequence[int], out: Swarm) -> None:
+    def _do(self, what: str, who: Sequence[int]) -> None:
+        alive = self.seen.alive
         for i in who:
             if what == "kill":
                 self.dead.add(i)
                 self.processes[i].kill()
                 self.processes[i].wait()
                 self._readers[i].join(2.0)
-                out.alive.remove(i)
+                alive.remove(i)
                 with self.lock:
-                    self.words.pop(i, None)
+                    self.lines.pop(i, None)
             elif what == "revive":
                 self.start(i)
                 self.dead.discard(i)
-                out.alive.append(i)
+                alive.append(i)
                 self.revived.append(i)
             else:
                 self.processes[i].send_signal(SIGNALS[what])
-        out.alive.sort()
+        alive.sort()
         self.parted = {"cut": True, "heal": False}.get(what, self.parted)
         self.frozen = {"freeze": frozenset(who), "thaw": frozenset[int]()}.get(what, self.frozen)
 
@@ -458,83 +383,79 @@ class SwarmProcesses:
                     f"{log[-1] if log else 'no message'}"
                 )
 
-    def _look(self, out: Swarm, t: float, words: dict[int, Any], alive: list[int]) -> None:
+    def _look(self, t: float, lines: dict[int, Any], alive: list[int]) -> None:
         """One sample of the whole swarm."""
+        out = self.seen
         awake = [i for i in out.alive if i not in self.frozen]  # the others count as gone
         alive = [i for i in alive if i not in self.frozen]
-        answer = self._answer(tuple(awake))
+        answer, doubt = self._answer(awake)
         place = {i: q for q, i in enumerate(awake)}
-        gaps = [np.array(words[i]["h"]) - answer[place[i]] for i in alive]
+        gaps = [np.array(lines[i]["h"]) - answer[place[i]] for i in alive]
         size = max(float(np.abs(answer).max()), 1e-300)
         complete = len(alive) == len(awake)
         error = float(max(np.abs(g).max() for g in gaps)) / size if gaps and complete else 1.0
-        settled = [words[i]["state"] == "settled" for i in alive]
+        settled = [i for i in alive if lines[i]["state"] == "settled"]
         out.times.append(t)
         out.error.append(error)
         for name, means in (("updates", out.work), ("bytes", out.sent)):
-            means.append(sum(words[i][name] for i in alive) / max(len(alive), 1))
-        out.still.append(min((words[i]["still"] for i in alive), default=0.0))
-        out.settled.append(sum(settled) / max(len(awake), 1))
-        distance = float(np.sqrt(sum(float((g**2).sum()) for g in gaps)))
-        bounds = [words[i]["bound"] for i, said in zip(alive, settled, strict=True) if said]
-        missed = any(self._reachable(i, int(j), out) for i in alive for j in words[i]["silent"])
+            means.append(sum(lines[i][name] for i in alive) / max(len(alive), 1))
+        out.still.append(min((lines[i]["still"] for i in alive), default=0.0))
+        out.settled.append(len(settled) / max(len(awake), 1))
+        missed = any(self._reachable(i, int(j)) for i in alive for j in lines[i]["silent"])
         if missed and not self._recent(t):
             self.disturbed, out.missed = t, out.missed + 1
-        if self._rested(t):  # before, the agents cannot know what was done to the swarm
-            beyond = distance - self._slack(tuple(awake))
-            out.false_alarms += sum(b is not None and complete and beyond > b for b in bounds)
+        if self._rested(t) and complete:  # before, agents cannot know what was done to the swarm
+            beyond = math.sqrt(sum(float((g**2).sum()) for g in gaps)) - doubt
+            bounds = [lines[i]["bound"] for i in settled]
+            out.false_alarms += sum(b is not None and beyond > b for b in bounds)
 
     def _rested(self, t: float) -> bool:
         """Whether news of the last event, and of the last link that failed, has had time to
         spread."""
-        return not self._recent(t) and t > self.disturbed + self._quiet
-
-    @property
-    def _quiet(self) -> float:
-        """Seconds that news may take to spread."""
-        return float(self.common["lease"] + self.common["settle_after"])
+        return not self._recent(t) and t > self.disturbed + self.quiet
 
     def _recent(self, t: float) -> bool:
         """Whether something was done to the swarm of late."""
-        return bool(self.events) and t <= self.events[-1][0] + self._quiet
+        return bool(self.seen.events) and t <= self.seen.events[-1][0] + self.quiet
 
-    def _reachable(self, i: int, j: int, out: Swarm) -> bool:
+    def _reachable(self, i: int, j: int) -> bool:
         """Whether nothing was done to the swarm that keeps i from hearing j."""
         apart = self.parted and (i in self.half) != (j in self.half)
-        return j in out.alive and not self.frozen & {i, j} and not apart
+        return j in self.seen.alive and not self.frozen & {i, j} and not apart
 
-    def _slack(self, alive: tuple[int, ...]) -> float:
-        """How far the synchronous answer itself may be from the exact one."""
-        answer = self._answer(alive)
-        return float(math.sqrt(answer.size) * self.doubts[(self.parted, *alive)])
-
-    def _answer(self, alive: tuple[int, ...]) -> Any:
+    def _answer(self, alive: Sequence[int]) -> tuple[Any, float]:
         """The synchronous answer of the graph of those alive, without the links that are cut,
-        [n, k]."""
+        [n, k]; and how far it may be from the exact one."""
         key = (self.parted, *alive)
         if key not in self.answers:
-            inputs, keep = self.inputs, torch.tensor(alive)
-            index, kept = subgraph(
-                keep, inputs.edge_index, torch.arange(inputs.edge_index.size(1)),
-                relabel_nodes=True, num_nodes=self.n,
-            )  # fmt: skip
+            part = self.data.subgraph(torch.tensor(alive, dtype=torch.long))
             if self.parted:
                 within = torch.tensor([i in self.half for i in alive])
-                same = within[index[0]] == within[index[1]]
-                index, kept = index[:, same], kept[same]
-            part = Inputs(
-                inputs.x[keep],
-                index,
-                None if inputs.edge_attr is None else inputs.edge_attr[kept],
-                edge_weight=None if inputs.edge_weight is None else inputs.edge_weight[kept],
-            )
+                part = part.edge_subgraph(within[part.edge_index[0]] == within[part.edge_index[1]])
             with evaluating(self.model), torch.no_grad():
-                found = self.model.embed(part)
-            self.answers[key] = found.value.double().numpy()
+                found = self.model.embed(Inputs.of(part))
             rounding = float(torch.finfo(found.value.dtype).eps * found.value.abs().max())
             left = float(found.residual.max()) / self.convexity if self.convexity else 0.0
-            self.doubts[key] = left + rounding
+            doubt = math.sqrt(found.value.numel()) * (left + rounding)
+            self.answers[key] = found.value.double().numpy(), doubt
         return self.answers[key]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _summary(out: Swarm, lines: list[dict[str, Any]]) -> str:
+    """How the swarm is, in a line."""
+    ages = sorted(line["staleness"] for line in lines if line["staleness"] is not None)
+    staleness = f"{1000 * ages[len(ages) // 2]:.0f} ms" if ages else "-"
+    residual = max((line["residual"] or 0.0 for line in lines), default=0.0)
+    calm = min((line["calm"] for line in lines), default=0.0)
+    return (
+        f"{out.times[-1]:7.1f} s  {len(lines)} agents  error {out.error[-1]:.1e}  residual "
+        f"{residual:.1e}  calm {calm:.1f} s  settled {100 * out.settled[-1]:.0f} %  staleness "
+        f"{staleness}  {out.work[-1]:.0f} updates each"
+    )
 
 
 def _memory(pids: Sequence[int]) -> float | None:

@@ -8,17 +8,19 @@ rule's memory. The documentation ("Graphs that move") says what each rule keeps.
 from __future__ import annotations
 
 import time as clock
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hogwild.asynchrony.impairments import Impairment, check_impairments
-from hogwild.asynchrony.moving import Change, Frame, Numbering, Register, Scenario, believed, copies
-from hogwild.asynchrony.schedule import Names, Schedule
+from hogwild.asynchrony.moving import Change, Frame, Register, Scenario, believed
+from hogwild.asynchrony.schedule import Names, Schedule, Tick
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.simulation import NUMBER, After, Settings, Simulation
 from hogwild.executors.track_result import Track
@@ -31,7 +33,7 @@ from hogwild.models.wrapped import runnable
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose
-from hogwild_node.rules.base import Kept
+from hogwild_node.rules.base import Kept, carry
 
 BACK = 30
 """How many frames back an answer is looked for that the embeddings are nearest to."""
@@ -97,31 +99,21 @@ def track(
     if restart is not None:
         require_positive("restart", restart)
     require_positive("every", every)
-    begun = clock.perf_counter()
-    with evaluating(model), torch.no_grad():
-        metrics = TrackMetrics(model, scenario, runs, every, score, keep_embeddings)
-        course = Course(model, settings, restart, metrics.add)
-        _follow(course, believed(scenario, lease), metrics, progress)
-    return metrics.report(course.settings, restart, lease, clock.perf_counter() - begun)
-
-
-def _follow(
-    course: Course, frames: list[Frame], metrics: TrackMetrics, progress: bool | None
-) -> None:
-    """Run through all frames."""
-    length = metrics.scenario.length
-    ends = [*(frame.time for frame in frames[1:]), length]
-    with bar(length, progress, "tick", "tracking") as shown:
+    begun, frames = clock.perf_counter(), believed(scenario, lease)
+    ends = [*(frame.time for frame in frames[1:]), scenario.length]
+    with evaluating(model), torch.no_grad(), bar(ends[-1], progress, "tick", "tracking") as shown:
+        course = Course(model, settings, restart)
+        metrics = TrackMetrics(course, scenario, every, score, keep_embeddings)
         for frame, end in zip(frames, ends, strict=True):
             course.enter(frame)
-            metrics.enter(frame, course)
+            metrics.enter(frame)
             for t in range(frame.time, end):
-                if course.restart is not None and t and t % course.restart == 0:
+                if restart is not None and t and t % restart == 0:
                     course.begin_anew()
-                course.simulation.step()
-                metrics.look(t, course)
+                course.step()
+                metrics.look(t)
                 shown.update()
-    course.settle()
+        return metrics.report(lease, clock.perf_counter() - begun)
 
 
 @dataclass
@@ -133,6 +125,7 @@ class _Now:
     inputs: Inputs
     schedule: Schedule
     simulation: Simulation
+    held: Tensor  # [R, k, Q·N] of rules that stop: what nodes answer with
     anew: bool  # whether all nodes began anew
 
 
@@ -143,22 +136,16 @@ class Course:
         model: What nodes run.
         settings: How they run it.
         restart: Ticks after which all nodes begin anew; ``None``: never.
-        add: Adds what nodes have spent: updates, packets and bytes [Q · N], after the nodes'
-            numbers [N].
         depth: Keep packets of this age at least, for settings with longer delays.
     """
 
     def __init__(
-        self,
-        model: Model,
-        settings: Settings,
-        restart: int | None,
-        add: Callable[..., None],
-        depth: int = 0,
+        self, model: Model, settings: Settings, restart: int | None, depth: int = 0
     ) -> None:
         self.model, self.settings, self.restart, self.depth = model, settings, restart, depth
-        self.add, self.register = add, Register()
+        self.register = Register()
         self._now: _Now | None = None
+        self._bill = torch.zeros(3, settings.runs, dtype=torch.long)
 
     @property
     def begun(self) -> bool:
@@ -176,6 +163,21 @@ class Course:
         """The simulation of the present graph."""
         return self.now.simulation
 
+    def step(self) -> Tick:
+        """One tick."""
+        tick, now = self.simulation.step(), self.now
+        if now.simulation.rule.ends:
+            everyone = torch.arange(now.held.size(-1), device=now.held.device)
+            done: Any = now.simulation.rule.finished(everyone)
+            now.held = torch.where(done, now.simulation.h, now.held)
+        return tick
+
+    @property
+    def h(self) -> Tensor:
+        """The embeddings that nodes would answer with, [R, k, Q·N]: those that they have, or, of
+        rules that stop, those of the last complete pass."""
+        return self.now.held if self.simulation.rule.ends else self.simulation.h
+
     def enter(self, frame: Frame) -> None:
         """The graph changes to this frame."""
         names, before = self.register.names(frame), self._now
@@ -184,13 +186,12 @@ class Course:
             return
         change = Change.between(before.frame, frame, (before.names, names))
         still = torch.equal(names.nodes, before.names.nodes) and frame.gone == before.frame.gone
-        quiet = torch.equal(_silent(frame), _silent(before.frame))
+        quiet = torch.equal(frame.mute, before.frame.mute)
         if still and quiet and torch.equal(names.edges, before.names.edges) and change.nothing:
             self._now = replace(before, frame=frame)
             return
-        self.settle()
         kept = change.repeat(self.settings.runs, before.frame, frame)
-        self._now = self._begin(frame, names, (before, kept))
+        self._now = self._begin(frame, names, kept)
         fresh = torch.ones_like(change.fresh) if self.now.anew else change.fresh
         self._greet(change.hello, fresh)
 
@@ -198,32 +199,27 @@ class Course:
         """From now on other settings hold, on the same graph: other bounds of the schedule, other
         impairments (as many as before), not another rule."""
         self.settings = replace(settings, rule=self.settings.rule)
-        self.settle()
-        before, n, e = self.now, self.simulation.graph.num_nodes, self.simulation.graph.num_edges
-        nodes, edges = torch.arange(n), torch.arange(e)
-        kept = Kept((nodes, nodes), (edges, edges), (nodes, nodes))
-        self._now = self._begin(before.frame, before.names, (before, kept))
+        self._now = self._begin(self.now.frame, self.now.names, self._everything())
 
     def begin_anew(self) -> None:
         """All nodes begin anew, on the same graph."""
-        self.settle()
-        before = self.now
-        self._now = self._begin(before.frame, before.names, None, before.simulation.time)
-        everything = torch.ones(before.names.edges.numel(), dtype=torch.bool)
-        self._greet(torch.zeros_like(before.names.nodes, dtype=torch.bool), everything)
+        names = self.now.names
+        self._now = self._begin(self.now.frame, names, self._everything(), anew=True)
+        self._greet(torch.zeros_like(names.nodes).bool(), torch.ones_like(names.edges).bool())
 
-    def _begin(
-        self,
-        frame: Frame,
-        names: Names,
-        after: tuple[_Now, Kept] | None,
-        time: int = 0,
-    ) -> _Now:
-        model, settings = self.model, self.settings
+    def _everything(self) -> Kept:
+        graph = self.simulation.graph
+        nodes, edges = torch.arange(graph.num_nodes), torch.arange(graph.num_edges)
+        return Kept((nodes, nodes), (edges, edges), (nodes, nodes))
+
+    def _begin(self, frame: Frame, names: Names, kept: Kept | None, anew: bool = False) -> _Now:
+        """A simulation of this frame, which continues the present one where nodes and edges are
+        ``kept``, unless all nodes begin ``anew``."""
+        before, settings = self._now, self.settings
         inputs = Inputs.of(frame.data)
-        model.require_asynchronous(inputs)
-        problem = model.problem(inputs.repeat(settings.runs)).detach()
-        if self._now is None:
+        self.model.require_asynchronous(inputs)
+        problem = self.model.problem(inputs.repeat(settings.runs)).detach()
+        if before is None:
             chosen = choose(problem, settings.rule, settings.step)
             self.settings = settings = replace(settings, rule=chosen)
         rule = settings.rule_on(problem, settings.bounds)
@@ -233,56 +229,52 @@ class Course:
                 f"changes; expected restart=..., ticks after which all nodes begin anew, or "
                 f"rule='caching'"
             )
-        rule.read(inputs, partial(_posed, model))
-        if after is not None and not rule.follows(after[0].simulation.rule, after[1]):
-            time, after = after[0].simulation.time, None
-        time = time if after is None else after[0].simulation.time
-        device = problem.graph.src.device
+        rule.read(inputs, partial(_posed, self.model))
+        link, device, start = None, problem.graph.src.device, problem.start()
+        held, time = start.clone(), 0
+        if before is not None and kept is not None:
+            self._bill = self.spent()
+            time, held = before.simulation.time, carry(held, before.held, kept.nodes)
+            if not anew and rule.follows(before.simulation.rule, kept):
+                link = After(before.simulation, kept)
         silent = None if frame.silent is None else frame.silent.repeat(settings.runs).to(device)
         schedule = settings.schedule(
             problem.graph, begin=time, names=names, holds=True, silent=silent, depth=self.depth
         )
-        link, back = None, torch.zeros(0, dtype=torch.long)
-        if after is not None:
-            drawn, back = schedule.next.clone(), _returned(after[0].frame, frame, after[1])
-            schedule.follow(after[0].schedule, after[1])
+        back = torch.zeros(0, dtype=torch.long)
+        if before is not None and link is not None:
+            drawn, back = schedule.next.clone(), _returned(before.frame, frame, link.kept)
+            schedule.follow(before.schedule, link.kept)
             schedule.next[back] = drawn[back]
-            link = After(after[0].simulation, after[1])
-        simulation = Simulation(
-            rule, schedule, problem.start(), impairments=settings.impairments, after=link
-        )
+        simulation = Simulation(rule, schedule, start, impairments=settings.impairments, after=link)
         simulation.active[back] = True
         if frame.gone:
-            n = frame.ids.numel()
-            left = torch.arange(n, device=device) >= frame.present
+            left = torch.arange(frame.ids.numel(), device=device) >= frame.present
             simulation.retire(left.repeat(settings.runs).nonzero()[:, 0])
-        return _Now(frame, names, inputs, schedule, simulation, after is None)
+        return _Now(frame, names, inputs, schedule, simulation, held, link is None)
 
     # -- what it costs -----------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Add what the present simulation has counted to the bill."""
+    def spent(self) -> Tensor:
+        """Updates, packets and bytes of all nodes so far, [3, Q]."""
         tally = self.simulation.tally
-        self.add(self.now.names.nodes, tally.updates, tally.packets, NUMBER * tally.numbers)
+        running = torch.stack([tally.updates, tally.packets, NUMBER * tally.numbers]).cpu()
+        return self._bill + running.unflatten(1, (self.settings.runs, -1)).sum(-1)
 
     def _greet(self, hello: Tensor, fresh: Tensor) -> None:
-        """Count the hellos of these nodes [N], and the first packets along these edges [E]."""
+        """Pay for the hellos of these nodes [N], and the first packets along these edges [E]."""
         now, simulation = self.now, self.now.simulation
-        n, gone = now.frame.ids.numel(), now.frame.gone
-        degree = simulation.out_degree[:n].cpu()
-        hello = hello.clone()
-        hello[n - gone :] = False  # who is gone greets nobody
+        n, there = now.frame.ids.numel(), now.frame.present
+        degree = simulation.out_degree[:n].cpu() * hello
+        degree[there:] = 0  # who is gone greets nobody
         src, dst = now.frame.data.edge_index.cpu()
-        proper = (src != dst) & (src < n - gone)
-        first = torch.bincount(src[fresh & proper], minlength=n)
+        first = torch.bincount(src[fresh & (src != dst) & (src < there)], minlength=n)
         size = simulation.rule.numbers(simulation.graph.everyone)
         sizes = size[:n].cpu() if isinstance(size, Tensor) else size
-        packets = degree * hello + first
         features = now.inputs.x.size(-1) + 1  # and the degree
-        numbers = degree * hello * features + (first * sizes).round().long()
-        runs = self.settings.runs
-        none = torch.zeros(runs * n, dtype=torch.long)
-        self.add(now.names.nodes, none, packets.repeat(runs), NUMBER * numbers.repeat(runs))
+        numbers = degree * features + (first * sizes).round().long()
+        paid = torch.stack([(degree + first).sum(), NUMBER * numbers.sum()])
+        self._bill[1:] += paid[:, None]  # the same in every run
 
 
 def _posed(model: Model, inputs: Inputs) -> Problem:
@@ -290,13 +282,6 @@ def _posed(model: Model, inputs: Inputs) -> Problem:
     problem = model.problem(inputs).detach()
     assert isinstance(problem, Objective | FixedPoint)
     return problem
-
-
-def _silent(frame: Frame) -> Tensor:
-    """Which edges [E] are silent."""
-    if frame.silent is not None:
-        return frame.silent
-    return torch.zeros(frame.data.edge_index.size(1), dtype=torch.bool)
 
 
 def _returned(before: Frame, after: Frame, kept: Kept) -> Tensor:
@@ -313,123 +298,85 @@ class TrackMetrics:
     """
 
     def __init__(
-        self,
-        model: Model,
-        scenario: Scenario,
-        runs: int,
-        every: int,
-        score: Score | None,
-        keep: bool,
+        self, course: Course, scenario: Scenario, every: int, score: Score | None, keep: bool
     ) -> None:
-        self.model, self.scenario, self.runs, self.every = model, scenario, runs, every
-        self.keep, self.given = keep, score
-        self.numbers, self.ids = Numbering(), scenario.ids
-        self.stream = Stream(model)
+        self.course, self.model, self.scenario, self.every = course, course.model, scenario, every
+        self.keep, self.given, self.runs = keep, score, course.settings.runs
+        self.ids, self.stream = scenario.ids, Stream(course.model)
         self.frame: Frame | None = None
-        self.inputs: Inputs | None = None
-        count = self.ids.numel()
-        self.bill = torch.zeros(3, runs, count, dtype=torch.long)
         self.node_ticks = 0
-        self.answer = torch.zeros(0)  # [U, k] of the present frame
         self.answers: list[Tensor] = []  # [U, k], NaN where a node is not there
         self.moves: list[float] = []
-        self.spoken = Spoken(runs)
-        self.base = torch.zeros(runs, dtype=torch.long)  # updates when the frame began
-        self.records: dict[str, list[Tensor]] = {
-            name: []
-            for name in ("error", "lag", "since", "updates", "packets", "bytes", "score", "h")
-        }
+        self.records: dict[str, list[Tensor]] = defaultdict(list)
         self.times: list[int] = []
         name = getattr(score, "__name__", "score")
         self.score_name = "score" if name == "<lambda>" else name
         self.best: list[float] = []  # the score of the exact answer of every frame
 
-    # -- the bill ----------------------------------------------------------------------------------
-
-    def add(self, nodes: Tensor, *counts: Tensor) -> None:
-        """Add updates, packets and bytes [Q · N] of these nodes, by their numbers [N]."""
-        for row, count in zip(self.bill, counts, strict=True):
-            row[:, nodes] += count.view(self.runs, -1).cpu()
-
-    def _spent(self, course: Course) -> Tensor:
-        """Updates, packets and bytes so far, [3, Q]."""
-        tally = course.simulation.tally
-        running = (tally.updates, tally.packets, NUMBER * tally.numbers)
-        now = torch.stack([x.view(self.runs, -1).sum(1).cpu() for x in running])
-        return self.bill.sum(-1) + now
-
-    # -- frames ------------------------------------------------------------------------------------
-
-    def enter(self, frame: Frame, course: Course) -> None:
+    def enter(self, frame: Frame) -> None:
         """The graph has changed, for the nodes or in truth."""
         true = self.scenario.at(frame.time)
         if true is self.frame:
             return
         self.frame, self.inputs = true, Inputs.of(true.data)
-        self.places = self.numbers(true.ids)
-        value = self.stream.update(true.data).value
-        answer = torch.full((self.ids.numel(), value.size(-1)), torch.nan, dtype=torch.float64)
-        answer[self.places] = value.double().cpu()
+        self.places = self.course.now.names.nodes[: true.ids.numel()]
+        self.answer = self.stream.update(true.data).value
+        answer = torch.full((self.ids.numel(), self.answer.size(-1)), torch.nan).double()
+        answer[self.places] = self.answer.double().cpu()
         if self.answers:
             moved = (answer - self.answers[-1]).abs().amax(-1)
             self.moves.append(float(moved[~moved.isnan()].square().mean().sqrt()))
         self.answers.append(answer)
-        self.answer = value
-        self.base = self._spent(course)[0]
-        self._measure(value)
+        self.base = self.course.spent()[0]  # updates when the frame began
+        self._measure()
 
-    def _measure(self, value: Tensor) -> None:
+    def _measure(self) -> None:
         """How good the exact answer is."""
         assert self.frame is not None
-        assert self.inputs is not None
-        self.score = self.given
-        y = self.frame.data.get("y")
-        out = self.model.read(value, self.inputs)
+        self.score, y = self.given, self.frame.data.get("y")
+        out = self.model.read(self.answer, self.inputs)
         if self.score is None and y is not None and y.dim() and y.size(0) == out.size(0):
             metric = metric_for(None, None, out, y)
-            self.score_name = "share of wrong nodes" if metric.higher_is_better else metric.name
-            if metric.higher_is_better:  # accuracy: its complement
-                self.score = lambda out, data: 1.0 - float(metric(out, data.y))
-            else:
-                self.score = lambda out, data: float(metric(out, data.y))
+            share = metric.higher_is_better  # accuracy: its complement
+            self.score_name = "share of wrong nodes" if share else metric.name
+            sign, whole = (-1.0, 1.0) if share else (1.0, 0.0)
+            self.score = lambda out, data: whole + sign * float(metric(out, data.y))
         if self.score is not None:
             self.best.append(float(self.score(out, self.frame.data)))
 
-    # -- ticks -------------------------------------------------------------------------------------
-
-    def look(self, t: int, course: Course) -> None:
+    def look(self, t: int) -> None:
         """Look at the run after tick ``t``."""
         assert self.frame is not None
-        self.node_ticks += self.frame.ids.numel()
-        h = self.spoken.look(course.simulation, course.now.names.nodes, self.answer.size(-1))
+        n = self.frame.ids.numel()
+        self.node_ticks += n
         if t % self.every and t != self.scenario.length - 1:
             return
-        n = self.frame.ids.numel()
+        h = self.course.h[0, -self.answer.size(-1) :]
         own = h.view(h.size(0), self.runs, -1)[..., :n].permute(1, 2, 0)  # [Q, N, k]
-        error = torch.full((self.runs, self.ids.numel()), torch.nan, dtype=torch.float64)
-        gap = (own.double() - self.answer.double()).abs().amax(-1).cpu()
-        error[:, self.places] = gap
-        spent = self._spent(course)
+        updates, packets, sent = self.course.spent()
         self.times.append(t)
         found = {
-            "error": error,
+            "error": self._everywhere((own.double() - self.answer.double()).abs().amax(-1)),
             "lag": self._lag(t, own),
-            "since": (spent[0] - self.base).double() / n,
-            "updates": spent[0],
-            "packets": spent[1],
-            "bytes": spent[2],
+            "since": (updates - self.base).double() / n,
+            "updates": updates,
+            "packets": packets,
+            "bytes": sent,
         }
         if self.score is not None:
-            data, inputs = self.frame.data, self.inputs
-            assert inputs is not None
-            outs = [self.model.read(one.to(self.answer.dtype), inputs) for one in own]
-            found["score"] = torch.tensor([float(self.score(out, data)) for out in outs])
+            outs = [self.model.read(one.to(self.answer.dtype), self.inputs) for one in own]
+            found["score"] = torch.tensor([float(self.score(o, self.frame.data)) for o in outs])
         if self.keep:
-            whole = torch.full((*error.shape, own.size(-1)), torch.nan, dtype=own.dtype)
-            whole[:, self.places] = own.cpu()
-            found["h"] = whole
+            found["embeddings"] = self._everywhere(own)
         for name, value in found.items():
             self.records[name].append(value)
+
+    def _everywhere(self, values: Tensor) -> Tensor:
+        """Values [Q, N, …] of the nodes that are there, for all nodes, [Q, U, …]: NaN elsewhere."""
+        shape = (self.runs, self.ids.numel(), *values.shape[2:])
+        whole = torch.full(shape, torch.nan, dtype=values.dtype)
+        whole[:, self.places] = values.cpu()
+        return whole
 
     def _lag(self, t: int, own: Tensor) -> Tensor:
         """Ticks since the answer was replaced that the embeddings are nearest to, [Q]."""
@@ -442,60 +389,22 @@ class TrackMetrics:
         replaced = torch.tensor([*starts[1:], t])
         return t - replaced[nearest]
 
-    def report(self, settings: Settings, restart: int | None, lease: int, seconds: float) -> Track:
+    def report(self, lease: int, seconds: float) -> Track:
         """What was seen."""
-        assert self.frame is not None
-        stacked = {name: torch.stack(each) for name, each in self.records.items() if each}
+        seen: dict[str, Any] = {"score": None, "embeddings": None}
+        seen |= {name: torch.stack(each) for name, each in self.records.items()}
         return Track(
+            **seen,
             scenario=self.scenario,
             ids=self.ids,
             times=self.times,
-            error=stacked["error"],
-            lag=stacked["lag"],
-            since=stacked["since"],
-            updates=stacked["updates"],
-            packets=stacked["packets"],
-            bytes=stacked["bytes"],
-            score=stacked.get("score"),
             exact_score=self.best or None,
             score_name=self.score_name,
             answers=torch.stack(self.answers),
             moves=torch.tensor(self.moves, dtype=torch.float64),
-            embeddings=stacked.get("h"),
             node_ticks=self.node_ticks,
-            settings=settings,
-            restart=restart,
+            settings=self.course.settings,
+            restart=self.course.restart,
             lease=lease,
             seconds=seconds,
         )
-
-
-class Spoken:
-    """The embeddings that nodes would answer with: those that they have, or, of rules that stop,
-    those of the last complete pass."""
-
-    def __init__(self, runs: int = 1) -> None:
-        self.runs = runs
-        self.held: Tensor | None = None  # [k, Q · N] results of the last complete pass
-        self.told: Tensor | None = None  # numbers of the nodes of ``held``
-
-    def look(self, simulation: Simulation, nodes: Tensor, k: int) -> Tensor:
-        """The last k channels [k, Q · N]; ``nodes`` [N] are the numbers of the nodes."""
-        h = simulation.h[0, -k:]
-        if not simulation.rule.ends:
-            return h
-        if self.held is None:
-            self.held, self.told = simulation.start[0, -k:].clone(), nodes
-        elif self.told is None or not torch.equal(nodes, self.told):
-            assert self.told is not None
-            new = simulation.start[0, -k:].clone()
-            here, there = (nodes[:, None] == self.told[None]).nonzero().unbind(1)
-            sizes = nodes.numel(), self.told.numel()
-            here, there = copies((here, there), self.runs, sizes)
-            new[:, here] = self.held[:, there]
-            self.held, self.told = new, nodes
-        everyone = torch.arange(h.size(-1), device=h.device)
-        done = simulation.rule.finished(everyone)
-        if done is not None:
-            self.held = torch.where(done, h, self.held)
-        return self.held

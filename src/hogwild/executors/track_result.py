@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CROSSING = 20_000
-"""Ticks in which word crosses a graph, or is taken not to."""
+"""Ticks in which news crosses a graph, or is taken not to."""
 
 QUICK = 2.0
 """Who has followed a change after so many light cones cannot be much faster."""
@@ -112,44 +113,37 @@ class Track:
 
     # -- after changes -----------------------------------------------------------------------------
 
-    def _windows(self) -> list[slice]:
-        """The moments between each change and the next."""
+    def _firsts(self, holds: Tensor) -> Iterator[tuple[int, int, int]]:
+        """Change, run and moment at which a condition [C, T, Q] first holds between each change and
+        the next, where it does."""
         times = torch.tensor(self.times)
-        ends = [*self.changes[1:], self.scenario.length]
-        place = [int(torch.searchsorted(times, t)) for t in (*self.changes, *ends)]
-        count = len(self.changes)
-        return [slice(place[i], place[count + i]) for i in range(count)]
+        begins = torch.searchsorted(times, torch.tensor([*self.changes, self.scenario.length]))
+        for change, (begin, end) in enumerate(pairwise(begins.tolist())):
+            for run in range(holds.size(-1)):
+                for moment in holds[change, begin:end, run].nonzero()[:1, 0].tolist():
+                    yield change, run, begin + moment
 
     def after(self, updates: float) -> Tensor:
         """The error of each node once its run has made so many updates a node since the change,
         relative to the size of the change, [C, Q, U]; NaN where the next change came before."""
         out = torch.full((len(self.changes), *self.error.shape[1:]), torch.nan)
-        for change, window in enumerate(self._windows()):
-            for run in range(self.error.size(1)):
-                ready = (self.since[window, run] >= updates).nonzero()
-                if ready.numel():
-                    out[change, run] = self.error[window][ready[0, 0], run] / self.moves[change]
+        enough = (self.since >= updates).expand(len(self.changes), -1, -1)
+        for change, run, moment in self._firsts(enough):
+            out[change, run] = self.error[moment, run] / self.moves[change]
         return out
 
-    def recovery(self, share: float = 0.1, *, of: str = "ticks") -> Tensor:
-        """Ticks (or updates of a node, ``of="updates"``) from each change until the error of the
-        moment is at most this share of the change, [C, Q]; infinite where the next change came
-        before."""
+    def recovery(self, share: float = 0.1) -> Tensor:
+        """Ticks from each change until the error of the moment is at most this share of the change,
+        [C, Q]; infinite where the next change came before."""
         out = torch.full((len(self.changes), self.error.size(1)), torch.inf, dtype=torch.float64)
-        level, times = self.spread, torch.tensor(self.times)
-        for change, window in enumerate(self._windows()):
-            for run in range(out.size(1)):
-                fine = (level[window, run] <= share * self.moves[change]).nonzero()
-                if fine.numel():
-                    first = window.start + int(fine[0, 0])
-                    ticks = float(times[first] + 1 - self.changes[change])
-                    out[change, run] = self.since[first, run] if of == "updates" else ticks
+        for change, run, moment in self._firsts(self.spread <= share * self.moves[:, None, None]):
+            out[change, run] = self.times[moment] + 1 - self.changes[change]
         return out
 
     @cached_property
     def cone(self) -> LightCone:
         """The light cone of the first graph under the schedule of the runs: the fewest updates in
-        which word of a change can cross it."""
+        which news of a change can cross it."""
         frame, made = self.scenario.frames[0], replace(self.settings, ticks=CROSSING)
         return light_cone(Inputs.of(frame.data).repeat(made.runs).graph(), made)
 

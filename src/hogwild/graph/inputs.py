@@ -11,8 +11,8 @@ from torch import Tensor
 from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Batch, Data, HeteroData
 
-from hogwild.errors import HogwildError, InputError
-from hogwild.graph.graph import Graph
+from hogwild.errors import FeatureError, HogwildError, InputError
+from hogwild.graph.graph import Graph, check_edge_index
 
 SAMPLED = ("n_id", "e_id", "input_id", "num_sampled_nodes", "root_n_id", "node_norm", "edge_norm")
 """Attributes that some samplers of PyG leave on a part of a graph. Other samplers and
@@ -227,3 +227,28 @@ def _others(data: Data) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         elif value.size(0) == data.edge_index.size(1) and data.is_edge_attr(name):
             edges[name] = value
     return nodes, edges
+
+
+def whole(graph: Inputs | Data) -> Inputs:
+    """One whole graph on the CPU; its tensors may be memory-mapped.
+
+    Raises:
+        InputError: It is a batch of graphs, or a part of a larger graph.
+        FeatureError: The features are no matrix.
+        GraphError: An edge names a node that does not exist.
+    """
+    found = Inputs.of(graph)
+    if found.num_graphs > 1:
+        raise InputError(
+            f"the data are a batch of {found.num_graphs} graphs; expected one graph. It may "
+            f"consist of several components: leave batch out"
+        )
+    if found.degrees is not None or found.heard is not None:
+        raise InputError("the inputs are a part of a larger graph; expected the whole graph")
+    if found.x.dim() != 2:
+        raise FeatureError(f"x has shape {tuple(found.x.shape)}; expected [nodes, channels]")
+    check_edge_index(found.edge_index, found.num_nodes, True)
+    attr = found.edge_attr
+    if attr is not None and attr.dim() == 1:
+        attr = attr[:, None]
+    return replace(found, batch=None, batch_size=None, edge_attr=attr).to("cpu")

@@ -1,39 +1,19 @@
-r"""Bounds on the eigenvalues of a sparse Hessian, proved up to rounding.
-
-An iteration for the smallest eigenvalue, such as Lanczos', approaches it from above: it proves that
-there is an eigenvalue at most that large, not that there is none below. Its result is therefore
-only a guess :math:`\theta`, which a factorisation confirms: :math:`H - \sigma I = L D L^\top` has
-as many negative pivots as H has eigenvalues below :math:`\sigma` (Sylvester's law of inertia), so
-that none means :math:`\sigma \le \lambda_{\min}`. The largest eigenvalue is confirmed in the same
-way, from above.
-"""
+"""Sparse Hessians: their extreme eigenvalues, and what bounds their couplings."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix, csc_matrix, identity
+from scipy.sparse import coo_matrix, csc_matrix, csr_matrix, diags, identity
 from scipy.sparse.linalg import ArpackError, eigsh, splu
 from torch import Tensor
 
 from hogwild.linalg.operator import Hessian
 
 LARGEST = 10_000
-"""With more unknowns than this there is no factorisation, and the given bounds stay."""
+"""With more unknowns than this there is no factorisation."""
 DENSE = 200
 """With at most this many unknowns all eigenvalues are computed."""
-MARGIN = 1e-7
-"""Relative distance of the first trial bound from the guess; each next one is ten times as far."""
-
-
-class Extremes(NamedTuple):
-    """All eigenvalues lie between ``low`` and ``high``; the largest is at least ``attained``."""
-
-    low: float
-    high: float
-    attained: float
 
 
 def matrices(hessian: Hessian) -> list[csc_matrix]:
@@ -65,74 +45,55 @@ def _blocks(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int, k: i
     return csc_matrix(coo_matrix((values.ravel(), (i.ravel(), j.ravel())), shape=(k * n, k * n)))
 
 
-def spectrum(found: list[csc_matrix], lowest: Tensor, highest: Tensor) -> list[Extremes]:
-    """Bounds on the eigenvalues of Hessians, one for each replica.
-
-    Args:
-        found: The :func:`matrices` of the Hessians.
-        lowest: Proved lower bounds on their eigenvalues, positive, [R, G].
-        highest: Proved upper bounds, [R, G].
-    """
-    return [
-        extremes(matrix, float(low.min()), float(high.max()))
-        for matrix, low, high in zip(found, lowest, highest, strict=True)
-    ]
-
-
-def definite(matrix: csc_matrix) -> bool:
-    """Whether a factorisation shows a symmetric matrix to be positive definite."""
-    try:
-        # Without pivoting for size, rows and columns change places together, and the pivots are
-        # those of L D Lᵀ.
-        factor = splu(
-            csc_matrix(matrix),
-            permc_spec="MMD_AT_PLUS_A",
-            diag_pivot_thresh=0.0,
-            options={"SymmetricMode": True},
-        )
-    except RuntimeError:  # exactly singular
-        return False
-    symmetric = np.array_equal(factor.perm_r, factor.perm_c)
-    return bool(symmetric and (factor.U.diagonal() > 0.0).all())
-
-
-def extremes(matrix: csc_matrix, low: float, high: float) -> Extremes:
-    """The tightest proved bounds on the smallest eigenvalue from below and the largest from above.
-
-    Args:
-        matrix: Symmetric.
-        low: A proved lower bound on its eigenvalues, positive.
-        high: A proved upper bound.
-    """
-    if matrix.shape[0] > LARGEST:
-        return Extremes(low, high, float(matrix.diagonal().max()))
-    least, most = _guess(matrix)
-    eye = identity(matrix.shape[0], format="csc")
-    noise = 64.0 * float(np.finfo(np.float64).eps) * high
-    gap = MARGIN
-    while (below := least * (1.0 - gap) - noise) > low:
-        if definite(matrix - below * eye):
-            low = below
-            break
-        gap *= 10.0
-    gap = MARGIN
-    while (above := most * (1.0 + gap) + noise) < high:
-        if definite(above * eye - matrix):
-            high = above
-            break
-        gap *= 10.0
-    return Extremes(low, high, most)
-
-
-def _guess(matrix: csc_matrix) -> tuple[float, float]:
-    """The smallest and the largest eigenvalue, without proof."""
+def extremes(matrix: csc_matrix) -> tuple[float, float] | None:
+    """The smallest and the largest eigenvalue of a symmetric matrix that is positive definite;
+    ``None``: the matrix is too large."""
     if matrix.shape[0] <= DENSE:
         values = np.linalg.eigvalsh(matrix.toarray())
         return float(values[0]), float(values[-1])
+    if matrix.shape[0] > LARGEST:
+        return None
     start = np.random.default_rng(0).standard_normal(matrix.shape[0])
     try:
         least = eigsh(matrix, k=1, sigma=0.0, v0=start, return_eigenvectors=False)
         most = eigsh(matrix, k=1, which="LA", v0=start, return_eigenvectors=False, tol=1e-9)
-    except ArpackError:  # no convergence: the given bounds stay
-        return 0.0, float(matrix.diagonal().max())
+    except ArpackError:  # no convergence
+        return None
     return float(least[0]), float(most[0])
+
+
+def jacobi(matrix: csc_matrix) -> csr_matrix:
+    """The absolute values off the diagonal of a matrix, over the diagonal, row by row."""
+    diagonal = matrix.diagonal()
+    return csr_matrix(diags(1.0 / diagonal) @ abs(matrix - diags(diagonal)))
+
+
+def perron(matrix: csr_matrix) -> float:
+    r"""A proved upper bound on the spectral radius of a nonnegative matrix N [n, n]:
+    :math:`\max_a (N w)_a / w_a` for some :math:`w > 0`.
+
+    The Perron vector is the best w. Powers of N approach it from anywhere, and, where the spectral
+    radius is below one, powers of :math:`(I - N)^{-1}` come nearer.
+    """
+    if matrix.shape[0] == 0:
+        return 0.0
+    w, best = np.ones(matrix.shape[0]), np.inf
+    for _ in range(300):
+        moved = matrix @ w
+        best = min(best, float((moved / w).max()))
+        w = moved + 1e-2 * best * w  # stays positive in rows of zeros
+        w = np.maximum(w / max(w.max(), 1e-300), 1e-12)
+    try:
+        factor = splu(csc_matrix(identity(matrix.shape[0]) - matrix))
+    except RuntimeError:  # exactly singular
+        return best
+    for _ in range(30):
+        w = factor.solve(w)
+        if not (np.isfinite(w).all() and (w > 0.0).all()):
+            return best
+        w = w / w.max()
+        bound = float((matrix @ w / w).max())
+        if bound >= best:
+            return best
+        best = bound
+    return best

@@ -9,7 +9,7 @@ from hogwild.models.gnn import GNN
 from hogwild.models.gsd import GSDGNN, GSDConv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import GAT, GCN, LayeredGNN, Layers
-from hogwild.models.levels import LayeredProblem
+from hogwild.models.program import LayeredProblem
 from hogwild.models.readout import Readout
 from hogwild.models.scarselli import ScarselliConv, ScarselliGNN
 from hogwild.models.soft import SoftEnergyConv, SoftEnergyGNN

@@ -19,7 +19,7 @@ import enum
 import inspect
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from torch import Tensor, nn
 
@@ -27,11 +27,14 @@ from hogwild.errors import among
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.levels import LayeredProblem, StackProblem
 from hogwild.models.validation import check_inputs, in_precision_of
 from hogwild.problems.base import Problem
 
-AnyProblem = Problem | LayeredProblem | StackProblem
+if TYPE_CHECKING:
+    from hogwild.models.program import LayeredProblem
+    from hogwild.models.stack import StackProblem
+
+AnyProblem: TypeAlias = "Problem | LayeredProblem | StackProblem"
 """The problem of a model: one problem, the layers of an explicit model, or a stack of problems."""
 
 

@@ -17,16 +17,16 @@ from hogwild.models.contraction import ContractionConv, IGNNConv
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
-from hogwild.models.layered import Layer, Layers, activation
-from hogwild.models.locality import normalises
+from hogwild.models.layered import Layers, activation, layers_of
 from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
+from hogwild.models.stars import normalises
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild_node import model_file
-from hogwild_node.activations import ACTIVATIONS
+from hogwild_node.activations import ACTIVATIONS, identity, leaky_relu, tanh
 from hogwild_node.model import LEAST
 from hogwild_node.model_file import ModelFile
 
@@ -193,17 +193,17 @@ def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tenso
 
 @facts.register
 def _layers(conv: Layers) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    layers = [layer for layer in conv.layers if isinstance(layer, Layer)]
-    acts = {activation(layer) for layer in layers}
-    convs: list[Any] = [layer.conv for layer in layers]
+    layers = layers_of(conv.layers)
+    acts, convs = {activation(layer) for layer in layers}, [layer.conv for layer in layers]
+    known: dict[Any, str] = {identity: "identity", leaky_relu: "relu", tanh: "tanh"}
     plain = all(normalises(c) and c.add_self_loops and not c.improved for c in convs)
-    if not plain or len(acts) != 1 or not acts <= {"identity", "relu", "tanh"}:
+    if not plain or len(acts) != 1 or not acts <= known.keys():
         raise AsynchronyError(
             "the layers are not those of a plain GCN (GCNConv with its default normalisation, one "
             "activation for all layers, no norm), and only these run without torch; expected "
             "hogwild.GCN, or an EnergyGNN"
         )
-    return {"kind": "gcn", "act": acts.pop(), "num_layers": conv.num_layers}, {}
+    return {"kind": "gcn", "act": known[acts.pop()], "num_layers": conv.num_layers}, {}
 
 
 __all__ = ["export"]

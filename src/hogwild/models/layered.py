@@ -14,34 +14,24 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
 from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
-from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.levels import LayeredProblem
-from hogwild.models.locality import (
-    AllEdges,
-    Edges,
-    StarEdges,
-    normalises,
-    refuse_beyond_one_hop,
-    surroundings_needed,
-    without_normalisation,
-)
+from hogwild.models.program import Fields, LayeredProblem, Program
 from hogwild.models.readout import Readout
+from hogwild.models.stars import normalises, without_normalisation
+from hogwild.models.trial import layered
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.mlp import MLP
 from hogwild_node.activations import identity, leaky_relu, tanh
@@ -66,52 +56,39 @@ class Layer(nn.Module):
         self.conv, self.norm, self.act = conv, norm, act
         self.dropout = nn.Dropout(dropout) if dropout else None
         self.act_first = act_first
-        self.reads = _arguments(conv)
+        takes = inspect.signature(conv.forward).parameters
+        self.reads = tuple(name for name in ("edge_attr", "edge_weight") if name in takes)
+        self.title = type(conv).__name__  # in errors
 
-    def __str__(self) -> str:
-        return type(self.conv).__name__
-
-    def forward(self, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
-        """[N, k] → [N, k]. With ``bare`` the output of the convolution alone is appended:
-        [N, 2k]."""
-        h = out = self._convolve(x, edges)
+    def forward(self, x: Tensor, fields: Fields) -> Tensor:
+        """[N, k] → [N, k]."""
+        h = self._convolve(x, fields)
         if self.act is not None and self.act_first:
             h = self.act(h)
         if self.norm is not None:
             h = self.norm(h)
         if self.act is not None and not self.act_first:
             h = self.act(h)
-        if self.dropout is not None:
-            h = self.dropout(h)
-        return torch.cat([h, out], -1) if bare else h
+        return h if self.dropout is None else self.dropout(h)
 
-    def _convolve(self, x: Tensor, edges: Edges) -> Tensor:
-        conv, index, weight = cast("Any", self.conv), edges.index, edges.weight
+    def _convolve(self, x: Tensor, fields: Fields) -> Tensor:
+        conv = cast("Any", self.conv)
         if normalises(conv):
-            index, weight = edges.normalised(conv.improved, conv.add_self_loops, x.dtype)
-            conv = without_normalisation(conv)
-        options: dict[str, Tensor | None] = {}
-        if "edge_attr" in self.reads:
-            options["edge_attr"] = edges.attr
-        if "edge_weight" in self.reads:
-            options["edge_weight"] = weight
-        out: Tensor = conv(x, index, **options)
+            name = "edge_weight" if "edge_weight" in fields.edges else None
+            out: Tensor = without_normalisation(conv)(x, *fields.normalised(conv, name, x.dtype))
+            return out
+        out = conv(x, fields.index, **{name: fields.edges.get(name) for name in self.reads})
         return out
 
 
-def _arguments(conv: nn.Module) -> frozenset[str]:
-    """Which of ``edge_attr`` and ``edge_weight`` a convolution takes."""
-    given = inspect.signature(conv.forward).parameters.values()
-    optional = ("edge_attr", "edge_weight")
-    needed = [p for p in given if p.default is p.empty and p.name not in optional]
-    needed = [p for p in needed if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    if len(needed) != 2 and not any(p.kind is p.VAR_POSITIONAL for p in given):
-        raise ConfigError(
-            f"{type(conv).__name__}.forward takes ({', '.join(map(str, given))}); expected a layer "
-            f"that is called as layer(x, edge_index), optionally with edge_attr and edge_weight. "
-            f"Pass other arguments to its constructor, or write a module that calls it with them"
-        )
-    return frozenset(p.name for p in given if p.name in optional)
+class LayerList(nn.ModuleList):
+    """Layers, one after the other."""
+
+    def forward(self, x: Tensor, fields: Fields) -> Tensor:
+        """[N, k] → [N, k]."""
+        for layer in self:
+            x = layer(x, fields)
+        return x
 
 
 def build(
@@ -147,7 +124,7 @@ def build(
         except ValueError as error:
             raise ConfigError(f"act={act!r}; expected one of PyG's, a function or None") from error
         stack = [Layer(conv, None, function, dropout) for conv in layers]
-        width = _told(stack, "in_channels") if hidden_channels is None else hidden_channels
+        width = hidden_channels or _first(stack, "in_channels")
     if not stack:
         raise ConfigError("layers is empty; expected at least one convolution")
     if width is None or hidden_channels not in (None, width):
@@ -155,17 +132,17 @@ def build(
             f"hidden_channels={hidden_channels}, and the layers have width {width}; expected "
             f"hidden_channels=k for layers k → k that have no in_channels"
         )
-    require_positive("hidden_channels", width)
-    edge_dim = _told(stack, "edge_dim") if edge_dim is None else edge_dim
-    if edge_dim is not None:
-        require_positive("edge_dim", edge_dim)
-        if not any("edge_attr" in layer.reads for layer in stack):
-            raise ConfigError(f"edge_dim={edge_dim}, but none of the layers takes edge_attr")
+    require_all_positive(hidden_channels=width, edge_dim=edge_dim)
+    if edge_dim is None:
+        edge_dim = _first(stack, "edge_dim")
+    elif not any("edge_attr" in layer.reads for layer in stack):
+        raise ConfigError(f"edge_dim={edge_dim}, but none of the layers takes edge_attr")
     for i, layer in enumerate(stack):
         if norm is not None:
             layer.norm = _norm(norm, width)
-        refuse_beyond_one_hop(layer)
-        try_out(layer, f"layer {i} ({layer})", width, edge_dim)
+        parts = [type(part).__name__ for part in (layer.conv, layer.norm) if part is not None]
+        layer.title = f"layer {i} ({', '.join(parts)})"
+        try_out(layer, width, edge_dim)
     return width, edge_dim, stack
 
 
@@ -192,49 +169,42 @@ def _norm(norm: str | nn.Module, width: int) -> nn.Module:
         raise ConfigError(f"norm={norm!r}; expected one of PyG's, a module or None") from error
 
 
-def _told(stack: list[Layer], attribute: str) -> int | None:
-    """The value that the layers have for an attribute; ``None`` if no layer has the attribute."""
-    found = {getattr(layer.conv, attribute, None) for layer in stack} - {None}
-    if len(found) > 1:
-        raise ConfigError(
-            f"the layers have {attribute}={', '.join(sorted(map(str, found)))}; expected the same "
-            f"number for all layers. An asynchronous node reads its neighbours' values of any "
-            f"layer, so all layers must map width k to width k, and the encoder maps the features "
-            f"to width k"
-        )
-    return next(iter(found), None)
+def _first(stack: list[Layer], attribute: str) -> int | None:
+    """The first value that a convolution has for an attribute."""
+    found = (getattr(layer.conv, attribute, None) for layer in stack)
+    return next((value for value in found if value is not None), None)
 
 
 @torch.no_grad()
-def try_out(
-    layer: Layer, name: str, k: int, edge_dim: int | None, replicas: int | None = None
-) -> None:
+def try_out(layer: Layer, k: int, edge_dim: int | None, replicas: int | None = None) -> None:
     """Raise unless a layer maps width k to width k on a path of three nodes."""
-    for part in layer.modules():
-        if getattr(part, "cached", False):
-            raise ConfigError(
-                f"{name} was built with cached=True and would use the normalised weights of the "
-                f"first graph for every graph; expected cached=False (hogwild caches these weights "
-                f"for each graph)"
-            )
+    name = layer.title if replicas is None else f"{layer.title}, {replicas} replicas at once,"
+    if any(getattr(part, "cached", False) for part in layer.modules()):
+        raise ConfigError(
+            f"{name} was built with cached=True and would use the normalised weights of the first "
+            f"graph for every graph; expected cached=False (hogwild caches these weights for each "
+            f"graph)"
+        )
     if any(nn.parameter.is_lazy(p) for p in layer.parameters()):
         raise ConfigError(f"{name} does not know its input width yet; expected in_channels={k}")
     like = next((p for p in layer.parameters()), torch.empty(0))
     index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]], device=like.device)
-    graph = Graph(index[0], index[1], torch.zeros(3, dtype=torch.long, device=like.device), 3, 1)
     attr = None if edge_dim is None else like.new_ones(4, edge_dim)
-    edges = AllEdges(graph, index, attr, None)
+    x = like.new_ones(*([] if replicas is None else [replicas]), 3, k)
+    inputs = Inputs(x, index, attr)
+    fields = Fields.of(inputs, inputs.graph(), x)
     advice = (
-        f"expected a layer from width {k} to width {k}, because an asynchronous node reads its "
-        f"neighbours' values of any layer. The encoder maps the features to width {k}, and the "
-        f"readout maps width {k} to predictions"
+        f"expected a layer from width {k} to width {k} that is called as layer(x, edge_index), "
+        f"optionally with edge_attr and edge_weight: an asynchronous node reads its neighbours' "
+        f"values of any layer. The encoder maps the features to width {k}, and the readout maps "
+        f"width {k} to predictions"
     )
     trial = copy.deepcopy(layer).eval()
     try:
         if replicas is None:
-            out = trial(like.new_ones(3, k), edges)
+            out = trial(x, fields)
         else:
-            out = ensemble.apply(trial, like.new_ones(replicas, 3, k), edges)
+            out = ensemble.apply(trial, lambda x: trial(x, fields), x)
     except Exception as error:  # a foreign layer may raise anything
         raise ConfigError(f"{name} raised on an input [3, {k}]: {error}; {advice}") from error
     found = list(out.shape[-2:]) if isinstance(out, Tensor) else f"a {type(out).__name__}"
@@ -244,27 +214,24 @@ def try_out(
 
 # -- without torch --------------------------------------------------------------------------------
 
-_ACTS: dict[str, Callable[..., Any]]
-_ACTS = {"identity": identity, "relu": leaky_relu, "tanh": tanh}
+_ACTS: dict[type, Callable[..., Any]]
+_ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Tanh: tanh}
 
 
-def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCNNode | None:
-    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not a layer of a GCN.
-
-    Args:
-        layers: The layers; with replicas, their parameters are [R, …].
-        edges: The edges of the whole graph.
-        encoded: Values before the first layer, [R, k, N].
-    """
-    acts = [_act(layer) for layer in layers]
+def gcn_node(layers: Sequence[Layer], problem: LayeredProblem) -> GCNNode | None:
+    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not one of a GCN."""
+    encoded, fields = problem.encoded, problem.fields
+    acts = [activation(layer) for layer in layers]
     convs: list[Any] = [layer.conv for layer in layers]
     alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
-    if None in acts or not all(map(normalises, convs)) or len(alike) != 1:
+    random = any(layer.dropout is not None and layer.training for layer in layers)
+    if random or None in acts or not all(map(normalises, convs)) or len(alike) != 1:
         return None
+    assert encoded is not None
     r, k = encoded.shape[:2]
-    count = edges.graph.num_edges
-    improved, loops = alike.pop()
-    weight = edges.normalised(improved, loops, encoded.dtype)[1]
+    name = "edge_weight" if "edge_weight" in fields.edges else None
+    _, weight = fields.normalised(convs[0], name, encoded.dtype)
+    edge, loop = weight.tensor_split((problem.graph.num_edges,))
     parameters = [
         GCNLayer(
             conv.lin.weight.reshape(r, k, k),
@@ -273,57 +240,32 @@ def gcn_node(layers: Sequence[Layer], edges: AllEdges, encoded: Tensor) -> GCNNo
         )
         for conv, act in zip(convs, acts, strict=True)
     ]
-    loop = weight[count:] if loops else None
-    return GCNNode(encoded, tuple(parameters), weight[:count], loop, (k,) * (len(convs) + 1))
+    widths = (k,) * (len(convs) + 1)
+    return GCNNode(encoded, tuple(parameters), edge, loop if loop.numel() else None, widths)
 
 
-def _act(layer: Layer) -> Callable[..., Any] | None:
-    """The activation of a layer without torch; ``None`` if the layer is not one of a GCN."""
-    name = activation(layer)
-    if name is None or (layer.dropout is not None and layer.training):
-        return None
-    slope = getattr(layer.act, "negative_slope", 0.0)
-    return partial(leaky_relu, negative_slope=slope) if name == "leaky_relu" else _ACTS[name]
+def layers_of(sequence: nn.Module) -> list[Layer]:
+    """The layers in a :class:`LayerList`."""
+    return [layer for layer in sequence.children() if isinstance(layer, Layer)]
 
 
-def activation(layer: Layer) -> str | None:
-    """The name of a layer's activation; ``None`` if the layer has a norm or an unknown
+def activation(layer: Layer) -> Callable[..., Any] | None:
+    """The activation of a layer without torch; ``None`` if the layer has a norm or an unknown
     activation."""
     if layer.norm is not None:
         return None
-    names = {type(None): "identity", nn.Identity: "identity", nn.ReLU: "relu", nn.Tanh: "tanh"}
-    return (names | {nn.LeakyReLU: "leaky_relu"}).get(type(layer.act))
+    if isinstance(layer.act, nn.LeakyReLU):
+        return partial(leaky_relu, negative_slope=layer.act.negative_slope)
+    return _ACTS.get(type(layer.act))
 
 
-@dataclass(eq=False)
-class LayeredGNNProblem(LayeredProblem):
-    """The layers of a :class:`LayeredGNN`. The state of a node is its embedding, which the node
-    sends.
+def _call(layers: LayerList, fields: Fields) -> Tensor:
+    out: Tensor = layers(fields.nodes["x"], fields)
+    return out
 
-    A node starts at :meth:`start` and makes ``depth`` updates, the ℓ-th with layer ℓ. The readout
-    reads its last state. Without delays this is the forward pass of the model. The paper shows that
-    it fails with delays if a node keeps one value only.
-    """
 
-    conv: Layers
-    edges: AllEdges
-    encoded: Tensor  # [R, k, N]
-    surrounded: tuple[bool, ...]  # for each layer: whether leaves need their own edges
-
-    def start(self) -> Tensor:
-        return self.encoded
-
-    def value(self, layer: int, h: Tensor, at: Star) -> Tensor:
-        return h
-
-    def update(self, layer: int, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        edges = StarEdges.of(self.edges, at, self.surrounded[layer])
-        x = edges.values(h.mT, inbox.mT)
-        return self.conv.layer(layer, x, edges)[:, : at.size].mT
-
-    @property
-    def node(self) -> LocalLayers:
-        return gcn_node(self.conv._stack, self.edges, self.encoded) or self
+def _finish(out: Tensor, fields: Fields) -> Tensor:
+    return out
 
 
 class Layers(Conv):
@@ -372,22 +314,17 @@ class Layers(Conv):
         self.in_channels, self.hidden_channels, self.edge_dim = in_channels, k, edge_dim
         self.replicas, self.validate = replicas, validate
         self.encoder = MLP(in_channels, (k,), replicas=replicas) if encoder else None
-        self.layers, self.num_layers = nn.ModuleList(stack), len(stack)
+        self.layers, self.num_layers = LayerList(stack), len(stack)
         self.takes_edge_attr = any("edge_attr" in layer.reads for layer in stack)
         self.takes_edge_weight = any("edge_weight" in layer.reads for layer in stack)
         if replicas is not None:
-            self.layers = cast("nn.ModuleList", ensemble.stack(self.layers, replicas))
-            for i, layer in enumerate(self._stack):
-                what = f"layer {i} ({layer}), {replicas} replicas at once,"
-                try_out(layer, what, k, edge_dim, replicas)
-
-    @property
-    def _stack(self) -> list[Layer]:
-        return cast("list[Layer]", list(self.layers))
+            self.layers = cast("LayerList", ensemble.stack(self.layers, replicas))
+            for layer in layers_of(self.layers):
+                try_out(layer, k, edge_dim, replicas)
 
     @property
     def label(self) -> str:
-        return f"a stack of {self._stack[0]}"
+        return f"a stack of {type(layers_of(self.layers)[0].conv).__name__}"
 
     def reset_parameters(self) -> None:
         if self.encoder is not None:
@@ -397,40 +334,35 @@ class Layers(Conv):
         else:
             ensemble.redraw_each(self.layers, self.replicas)
 
-    def layer(self, index: int, x: Tensor, edges: Edges, bare: bool = False) -> Tensor:
-        """Apply one layer: [R, n, k] → [R, n, k], where R = 1 without replicas. ``bare`` is that
-        of :class:`~hogwild.models.layer.Layer`."""
-        layer = self.layers[index]
-        if self.replicas is None:
-            return layer(x[0], edges, bare).unsqueeze(0)
-        return ensemble.apply(layer, x, edges, bare)
-
-    def _encode(self, inputs: Inputs) -> tuple[Tensor, AllEdges]:
-        """Check the inputs; return the values before the first layer [R, N, k] and the edges."""
+    def _encode(self, inputs: Inputs) -> tuple[Tensor, Fields]:
+        """Check the inputs; return the values before the first layer [(R,) N, k] and what the
+        layers read, with the values of the first replica."""
         inputs = self.accept(inputs)
         graph = self.graph(inputs)
         h = inputs.x if self.encoder is None else self.encoder(inputs.x)
-        h = h.expand(self.replicas or 1, *h.shape[-2:])
-        return h, AllEdges(graph, inputs.edge_index, inputs.edge_attr, inputs.edge_weight)
+        if self.replicas is None:
+            return h, Fields.of(inputs, graph, h)
+        h = h.expand(self.replicas, *h.shape[-2:])
+        return h, Fields.of(inputs, graph, h[0])
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The embeddings after the last layer; the diagnostics report ``depth`` iterations."""
-        h, graph = self._embed(inputs, h0)
-        return Solution.exact(h, graph.num_graphs, self.num_layers)
+        h, fields = self._embed(inputs, h0)
+        return Solution.exact(h, fields.graph.num_graphs, self.num_layers)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """The embeddings without diagnostics, so that ``torch.compile`` sees plain layers."""
         return self._embed(inputs, h0)[0]
 
-    def _embed(self, inputs: Inputs, h0: Tensor | None) -> tuple[Tensor, Graph]:
+    def _embed(self, inputs: Inputs, h0: Tensor | None) -> tuple[Tensor, Fields]:
         if h0 is not None:
             raise ConfigError(
                 "h0 was given to an explicit model, which has no solve to start; expected h0=None"
             )
-        h, edges = self._encode(inputs)
-        for index in range(self.num_layers):
-            h = self.layer(index, h, edges)
-        return (h[0] if self.replicas is None else h), edges.graph
+        h, fields = self._encode(inputs)
+        if self.replicas is None:
+            return self.layers(h, fields), fields
+        return ensemble.apply(self.layers, lambda h: self.layers(h, fields), h), fields
 
     def problem(self, inputs: Inputs) -> LayeredProblem:
         """The layers, one node at a time.
@@ -438,34 +370,25 @@ class Layers(Conv):
         Raises:
             AsynchronyError: A layer reads more than a node and its neighbours.
         """
-        h, edges = self._encode(inputs)
-        surrounded, k, depth = self._probe(edges, h), self.hidden_channels, self.num_layers
-        return LayeredGNNProblem(
-            edges.graph, self.replicas or 1, k, depth, (k,) * (depth + 1),
-            self, edges, h.mT, surrounded,
-        )  # fmt: skip
+        h, fields = self._encode(inputs)
+        single = self.layers if self.replicas is None else ensemble.replica(self.layers, 0)
+        program = Program(self.label, single, Layer, _call, _finish, self._layer, self._node)
+        encoded = h if self.replicas is not None else h.unsqueeze(0)
+        return layered(fields.graph, program, fields, encoded.mT)
 
-    def _probe(self, edges: AllEdges, like: Tensor) -> tuple[bool, ...]:
-        """Whether each layer needs the neighbours' own edges; raise if a layer needs even more."""
-        if self.training and any(isinstance(m, _BatchNorm) for m in self.modules()):
-            raise AsynchronyError(
-                "a BatchNorm in training mode normalises over all nodes; call model.eval() before "
-                "running a model asynchronously"
-            )
-        hint = ". The model is in training mode: call model.eval() first if it has dropout"
-        return tuple(
-            surroundings_needed(
-                partial(self.layer, i, bare=True),
-                f"layer {i} ({layer})",
-                replace(edges),  # with an empty cache: the probe runs without autograd
-                like,
-                hint if self.training else "",
-            )
-            for i, layer in enumerate(self._stack)
-        )
+    def _layer(self, index: int, x: Tensor, fields: Fields) -> Tensor:
+        """One layer of all replicas: [R, n, k] → [R, n, k], where R = 1 without replicas."""
+        layer = self.layers[index]
+        if self.replicas is None:
+            return layer(x[0], fields).unsqueeze(0)
+        out: Tensor = ensemble.apply(layer, lambda x: layer(x, fields), x)
+        return out
+
+    def _node(self, problem: LayeredProblem) -> LocalLayers | None:
+        return gcn_node(layers_of(self.layers), problem)
 
     def extra_repr(self) -> str:
-        layers = ", ".join(dict.fromkeys(repr(layer.conv) for layer in self._stack))
+        layers = ", ".join(dict.fromkeys(repr(layer.conv) for layer in layers_of(self.layers)))
         options = {"edge_dim": self.edge_dim, "replicas": self.replicas}
         given = [f"{name}={value}" for name, value in options.items() if value is not None]
         sizes = f"{self.in_channels}, hidden_channels={self.hidden_channels}"

@@ -1,13 +1,11 @@
-"""Tests, on a given graph, whether a trained model can run one node at a time.
+"""Tests, on a given graph, whether the levels of a program can run one node at a time.
 
 * Repeated calls of the forward must agree.
-* On stars, every input and every result of a convolution must be the same as on the whole graph.
-* If the features and results of some nodes change, the inputs of all other nodes to every
-  convolution must not change. The same holds for their predictions, if the model predicts for
-  nodes.
+* On stars, every input and every result of a level must be the same as on the whole graph.
+* If the features and results of some nodes change, the inputs of all other nodes to every level
+  must not change. The same holds for their predictions, if the model predicts for nodes.
 
-Otherwise the forward combines nodes outside of its convolutions. The error names the module that
-does so.
+Otherwise the forward combines nodes outside of its levels. The error names the module that does so.
 """
 
 from __future__ import annotations
@@ -19,43 +17,67 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import JumpingKnowledge
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import AsynchronyError
-from hogwild.graph import Star
-from hogwild.models.locality import refuse_beyond_one_hop
-from hogwild.models.replayed import (
+from hogwild.graph import Graph, Star
+from hogwild.models.program import (
     Differs,
     Fields,
+    LayeredProblem,
+    Program,
     Recorded,
-    WrappedProblem,
-    chosen,
     flat,
-    moved,
     named,
 )
 
 _DRAWS = 3
 """Permutations of the features on which a model is tested; the first is the identity."""
-_CALLS = 3
-"""Calls of the forward on the same data that must agree."""
+_LARGE = 64
+"""Graphs with so many nodes get one permutation less."""
 _EXPECTED = (
     "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
     "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
     "other aggregation over nodes outside of MessagePassing. A model that predicts for graphs may "
     "pool after its last convolution, inside the forward or in wrap(model, head=...)"
 )
+_LOCAL = (
+    "Expected convolutions of one hop (several convolutions for several hops) and norms of single "
+    "nodes, such as torch.nn.LayerNorm, LayerNorm(mode='node') or BatchNorm. Pass information "
+    "about the whole graph as features of nodes or edges"
+)
 
 
-class Trial:
-    """Tests a model on a graph.
+def layered(
+    graph: Graph, program: Program, fields: Fields, encoded: Tensor | None = None
+) -> LayeredProblem:
+    """The levels of a program, one node at a time. With replicas the first one is tested.
+
+    Raises:
+        AsynchronyError: The program at a node is not a function of what the node knows.
+    """
+    if any(isinstance(m, _BatchNorm) and m.training for m in program.model.modules()):
+        raise AsynchronyError(
+            f"{program.name} is in training mode, and a BatchNorm in training mode normalises over "
+            f"all nodes; call model.eval() before running it asynchronously"
+        )
+    with torch.no_grad():
+        mine = replace(fields, _kept={})  # what is kept here is detached
+        problem = LayeredProblem(graph, program, mine, Recorded.of(program, mine), encoded)
+        _Trial(problem).run()
+    return replace(problem, fields=fields)
+
+
+class _Trial:
+    """Tests a program on a graph.
 
     Args:
-        problem: The model on the graph; :meth:`run` sets ``problem.surrounded``.
+        problem: The program on the graph; :meth:`run` sets ``problem.surrounded``.
     """
 
-    def __init__(self, problem: WrappedProblem) -> None:
-        self.problem, self.wrapped, self.graph = problem, problem.wrapped, problem.graph
+    def __init__(self, problem: LayeredProblem) -> None:
+        self.problem, self.program, self.graph = problem, problem.program, problem.graph
         self.fields, self.recorded, self.depth = problem.fields, problem.recorded, problem.depth
 
     def run(self) -> None:
@@ -65,41 +87,43 @@ class Trial:
         n, device = graph.num_nodes, graph.src.device
         half = torch.randperm(n, generator=random)[: max(n // 2, 1)].to(device)
         draws = [(self.fields, self.recorded)]
-        for _ in range(1, _DRAWS):
+        for _ in range(1, _DRAWS if n < _LARGE else 2):
             order = torch.argsort(
                 torch.rand(n, generator=random).to(device) + self.fields.nodes["batch"]
             )
-            dealt = self.fields.shuffled(order)
-            draws.append((dealt, Recorded.of(self.wrapped, dealt)))
-        self._try_rows(draws[1:], random)
+            dealt = self.fields.changed(lambda _, x, order=order: x[order])  # type: ignore[misc]
+            draws.append((dealt, Recorded.of(self.program, dealt)))
+        if self.program.layer is None:  # nothing lies between the levels of a chain
+            self._try_rows(draws[1:], random)
         self._try_stars((graph.everyone, graph.star(half)), draws)
 
     def _require_repeatable(self) -> None:
         """Raise if repeated calls of the forward differ."""
-        first = self.recorded
-        for _ in range(1, _CALLS):
-            again = Recorded.of(self.wrapped, self.fields)
-            pairs = zip(first.calls, first.z, again.z, strict=False)
-            if again.calls != first.calls:
-                what = "calls other convolutions"
-            elif other := [call for call, a, b in pairs if gap_between(flat(a), flat(b))]:
-                what = f"gets another result of {other[0]}"
-            elif gap_between(first.out, again.out):
-                what = "gives other predictions"
-            else:
-                continue
-            raise AsynchronyError(
-                f"{self.wrapped.name}.forward is random: called twice on the same data in "
-                f"evaluation mode, it {what}. Expected a forward that is a function of the data: "
-                f"torch.nn.functional.dropout(x, p) also drops entries in evaluation mode; write "
-                f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
-            )
+        first, again = self.recorded, Recorded.of(self.program, self.fields)
+        pairs = zip(first.calls, first.z, again.z, strict=False)
+        if again.calls != first.calls:
+            what = "calls other convolutions"
+        elif other := [call for call, a, b in pairs if gap_between(flat(a), flat(b))]:
+            what = f"gets another result of {other[0]}"
+        elif gap_between(first.out, again.out):
+            what = "gives other predictions"
+        else:
+            return
+        mode = "evaluation"
+        if any(module.training for module in self.program.model.modules()):
+            mode = "training"
+        raise AsynchronyError(
+            f"{self.program.name} is random: called twice on the same data in {mode} mode, "
+            f"it {what}. Expected a forward that is a function of the data: call model.eval(); "
+            f"torch.nn.functional.dropout(x, p) also drops entries in evaluation mode, so write "
+            f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
+        )
 
-    # -- between convolutions ----------------------------------------------------------------------
+    # -- between levels ----------------------------------------------------------------------------
 
     def _try_rows(self, others: Sequence[tuple[Fields, Recorded]], random: torch.Generator) -> None:
-        """Raise if the forward combines nodes between, before or after its convolutions: some nodes
-        get other features and other results, and the other nodes must not change."""
+        """Raise if the forward combines nodes between, before or after its levels: some nodes get
+        other features and other results, and the other nodes must not change."""
         n, device = self.graph.num_nodes, self.graph.src.device
         failure: Exception | None = None
         tried = 0
@@ -107,16 +131,18 @@ class Trial:
             sign = -1.0 if number % 2 else 1.0
             z = [moved(result, sign, random) for result in other.z]
             some = (torch.rand(n, generator=random) < 0.5).to(device)
-            features = (dealt, dealt.shifted(sign, random))
-            for feature, nodes in product(features, (some, ~some)):
-                fields = self.fields.mixed(feature, nodes)
+            shifted = dealt.changed(lambda _, x, sign=sign: moved(x, sign, random))  # type: ignore[misc]
+            for feature, nodes in product((dealt, shifted), (some, ~some)):
+                fields = self.fields.changed(
+                    lambda name, x, own=feature.nodes, nodes=nodes: chosen(x, own[name], nodes)  # type: ignore[misc]
+                )
                 pairs = zip(self.recorded.z, z, strict=True)
-                given = replace(self.recorded, z=[chosen(a, b, nodes) for a, b in pairs])
+                given = [chosen(a, b, nodes) for a, b in pairs]
                 try:
-                    made = Recorded.of(self.wrapped, fields, given)
+                    made = Recorded.of(self.program, fields, self.recorded, given)
                 except Differs as error:
                     raise AsynchronyError(
-                        f"{self.wrapped.name}.forward calls other convolutions when the values "
+                        f"{self.program.name} calls other convolutions when the values "
                         f"of some nodes change ({error}). Expected the same calls for all "
                         f"values: an asynchronous node knows only itself and its neighbours"
                     ) from error
@@ -127,13 +153,13 @@ class Trial:
                 self._require_still(made, ~nodes, fields, given)
         if not tried and failure is not None:
             raise AsynchronyError(
-                f"{self.wrapped.name}.forward cannot be tested: with permuted features and other "
+                f"{self.program.name} cannot be tested: with permuted features and other "
                 f"results of convolutions at some nodes it raises {failure!r}. Expected a forward "
                 f"that takes any features of the data at any node"
             ) from failure
 
     def _require_still(
-        self, made: Recorded, still: Tensor, fields: Fields, given: Recorded
+        self, made: Recorded, still: Tensor, fields: Fields, given: list[Tensor]
     ) -> None:
         """Raise if nodes (a mask [N]) changed whose own features and results did not change."""
         first = self.recorded
@@ -150,7 +176,7 @@ class Trial:
                 )
                 raise self._meeting(index, culprit, how)
 
-    def _culprit(self, call: str, still: Tensor, fields: Fields, given: Recorded) -> str:
+    def _culprit(self, call: str, still: Tensor, fields: Fields, given: list[Tensor]) -> str:
         """The first module before the call whose input is the same at the nodes ``still`` (a mask
         [N]) with these fields and results, but whose output differs."""
 
@@ -162,18 +188,18 @@ class Trial:
                 flat(before[still]), flat(after[still])
             )
 
-        model = self.wrapped.model
-        first = _trail(model, lambda: Recorded.of(self.wrapped, self.fields, self.recorded))
-        second = _trail(model, lambda: Recorded.of(self.wrapped, fields, given))
-        for (path, mine, made), (_, theirs, result) in zip(first, second, strict=False):
+        model, first = self.program.model, self.recorded
+        one = _trail(model, lambda: Recorded.of(self.program, self.fields, first, first.z))
+        two = _trail(model, lambda: Recorded.of(self.program, fields, first, given))
+        for (path, mine, made), (_, theirs, result) in zip(one, two, strict=False):
             if path == call or not same(mine, theirs):
                 break
             if not same(made, result):
                 return path
-        return f"what the forward itself does{_known(model)}"
+        return "what the forward itself does"
 
     def _meeting(self, index: int, culprit: str, how: str) -> AsynchronyError:
-        """The error about a forward that combines nodes outside of its convolutions."""
+        """The error about a forward that combines nodes outside of its levels."""
         calls = self.recorded.calls
         before = calls[index - 1] if index else "the beginning"
         if index < self.depth:
@@ -192,7 +218,9 @@ class Trial:
     # -- on stars ----------------------------------------------------------------------------------
 
     def _try_stars(self, stars: Sequence[Star], draws: Sequence[tuple[Fields, Recorded]]) -> None:
-        """Raise if inputs or results on stars differ from those on the whole graph."""
+        """Raise if inputs or results on stars differ from those on the whole graph. The stars of
+        all nodes are not enough: on a regular graph, statistics over all of them could equal those
+        of the graph."""
         found: AsynchronyError | None = None
         for self.problem.surrounded in (False, True):
             faults = (self._fault(at, *draw) for draw in draws for at in stars)
@@ -207,7 +235,7 @@ class Trial:
         graph."""
         src = at.at_edges(self.graph.src)
         try:
-            made = self.problem.run(at, (), [v[src] for v in expected.values], fields=fields)
+            made = self.problem.run(at, (), [v[src] for v in expected.values], fields)
         except Differs as error:
             what = f"calls other convolutions on a part of the graph ({error})"
             return self._unable(what, error)
@@ -224,23 +252,29 @@ class Trial:
                 return self._meeting(index, "what the forward itself does", how)
             result = gap(made.z[index], expected.z[index])
             if result:
-                model = self.wrapped.model
-                called = dict(model.named_modules()).get(call.split(" ")[0], model)
                 return AsynchronyError(
                     f"{call} looks beyond a node and the neighbours it hears: evaluated on a node "
-                    f"and its neighbours alone it differs by {result:.1e}{_known(called)}. "
-                    f"Expected a convolution of one hop. Pass information about the whole graph "
-                    f"as features of nodes or edges"
+                    f"and its neighbours alone it differs by {result:.1e}. {self._flow()}{_LOCAL}"
                 )
         return None
+
+    def _flow(self) -> str:
+        """What to do about convolutions that read the other ends of edges."""
+        convs = [m for m in self.program.model.modules() if isinstance(m, MessagePassing)]
+        flows = {conv.flow for conv in convs} - {"source_to_target"}
+        if not flows:
+            return ""
+        return (
+            f"With flow={flows.pop()!r} a node reads the receivers of its edges, but it hears the "
+            f"senders of the edges into it: flip edge_index instead. "
+        )
 
     def _unable(self, what: str, cause: Exception) -> AsynchronyError:
         """The error about a forward that cannot run on stars."""
         found = AsynchronyError(
-            f"{self.wrapped.name}.forward cannot be run for a node and its neighbours alone: it "
-            f"{what}{_known(self.wrapped.model)}. Expected a forward that combines nodes in its "
-            f"convolutions only, and does not use edge_index, batch or the number of nodes to "
-            f"do so elsewhere"
+            f"{self.program.name} cannot be run for a node and its neighbours alone: it "
+            f"{what}. Expected a forward that combines nodes in its convolutions only, and does "
+            f"not use edge_index, batch or the number of nodes to do so elsewhere"
         )
         found.__cause__ = cause
         return found
@@ -266,14 +300,17 @@ def _trail(model: nn.Module, run: Callable[[], object]) -> list[tuple[str, Any, 
     return steps
 
 
-def _known(module: nn.Module) -> str:
-    """The reason, in parentheses, if a type inside the module is known to read more than one hop;
-    otherwise ``""``."""
-    try:
-        refuse_beyond_one_hop(module, allow=(JumpingKnowledge,))
-    except AsynchronyError as error:
-        return f" ({str(error).split('; expected layers')[0]})"
-    return ""
+def moved(x: Tensor, sign: float, random: torch.Generator) -> Tensor:
+    """Floating-point numbers shifted in one direction, by one to two times the largest of them."""
+    if not x.is_floating_point():
+        return x
+    by = 1.0 + torch.rand(x.shape, generator=random, dtype=torch.float64).to(x)
+    return x + sign * by * (float(x.abs().max()) or 1.0)
+
+
+def chosen(own: Tensor, other: Tensor, nodes: Tensor) -> Tensor:
+    """The rows of ``other`` at some nodes (a mask [N]), and of ``own`` elsewhere."""
+    return torch.where(nodes.view(-1, *[1] * (own.dim() - 1)), other, own)
 
 
 def gap_between(a: Tensor, b: Tensor, loose: bool = False) -> float:

@@ -1,44 +1,34 @@
 r"""Asynchronous runs of the user's own trained GNN.
 
-``hogwild.wrap(model)`` does not change the model. To update some nodes, the wrapper calls the
-model's own ``forward`` on the *stars* of these nodes: the nodes, and a leaf for every edge into
-them. At every call of a convolution the inputs of the leaves are replaced by what the nodes last
-heard,
-
-.. math::
-    z_i^\ell = \operatorname{conv}^\ell\bigl(v_i^\ell, \{v_j^\ell, e_{ij} \mid
-    j \in \mathcal N(i)\}\bigr), \qquad
-    v_i^{\ell + 1} = \text{the forward between the calls, applied to } x_i, z_i^0, \dots, z_i^\ell.
-
-Activations, norms, residuals and jumping knowledge between convolutions are the user's code. A node
-sends :math:`v_i^\ell`, the input of the ℓ-th call, as its value of layer ℓ. Its final state holds
-the results of all its calls. For predictions, the forward runs once on the whole graph with these
-results in place of the convolutions, so that the user's head or pooling is used, too.
-
-Before a run, :mod:`hogwild.models.trial` tests on the given graph that this is exact.
+``hogwild.wrap(model)`` does not change the model. Its convolutions are the levels of a program
+(:mod:`hogwild.models.program`); activations, norms, residuals and jumping knowledge between them
+are the user's code. The final state of a node holds the results of all its convolutions. For
+predictions, the forward runs once on the whole graph with these results in place of the
+convolutions, so that the user's head or pooling is used, too.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import MessagePassing, Sequential
 
-from hogwild.errors import AsynchronyError, ConfigError
+from hogwild.errors import ConfigError, HogwildError, InputError
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind, Model
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.locality import AllEdges
 from hogwild.models.mode import uncompiled
-from hogwild.models.replayed import Fields, ForwardSignature, Recorded, WrappedProblem, convolutions
-from hogwild.models.trial import Trial
+from hogwild.models.program import Differs, Fields, LayeredProblem, Program, Recorded
+from hogwild.models.trial import layered
 from hogwild.models.validation import require_finite
 
 Head = Callable[[Any, Tensor], Tensor]
@@ -81,6 +71,92 @@ def wrap(
     return WrappedGNN(model, head, arguments=arguments)
 
 
+@dataclass
+class ForwardSignature:
+    """Calls a model's forward with the fields that belong to its arguments."""
+
+    model: str
+    names: dict[str, str]  # argument -> field
+    required: frozenset[str]
+    whole: bool  # whether the one argument gets all of the data
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, given: Sequence[str] | Mapping[str, str] | None
+    ) -> ForwardSignature:
+        parameters = inspect.signature(model.forward).parameters.values()
+        takes = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        required = frozenset(p.name for p in takes if p.default is p.empty)
+        name = type(model).__name__
+        if given is None and isinstance(model, Sequential):  # its forward takes *args
+            given = list(model.signature.param_dict)
+        if given is None and len(required) == 1 and not required & {"x", "edge_index"}:
+            return cls(name, {}, required, True)
+        if given is None:
+            return cls(name, {p.name: p.name for p in takes}, required, False)
+        if isinstance(given, str) or not all(isinstance(n, str) for n in given):
+            raise ConfigError(f"arguments={given!r}; expected names of {name}.forward's arguments")
+        chosen = dict(given) if isinstance(given, Mapping) else {n: n for n in given}
+        unknown = [] if open_ended else sorted(chosen.keys() - {p.name for p in takes})
+        if unknown or required - chosen.keys():
+            raise ConfigError(
+                f"arguments={given!r}; expected names of {name}.forward's arguments, which takes "
+                f"{', '.join(p.name for p in takes)} and needs {', '.join(sorted(required))}"
+            )
+        return cls(name, chosen, required | chosen.keys(), False)
+
+    def _given(self, fields: Fields) -> dict[str, Any]:
+        """The arguments of the forward by name; if its one argument gets all of the data, the
+        attributes of the data."""
+        have: dict[str, Any] = {**fields.nodes, **fields.edges, "edge_index": fields.index}
+        if self.whole:
+            if not fields.batched:
+                have.pop("batch")
+            return have | {"num_graphs": fields.graph.num_graphs}
+        have["batch_size"], have["num_nodes"] = fields.graph.num_graphs, fields.rows
+        given = {a: have[f] for a, f in self.names.items() if f in have}
+        if not fields.batched:  # one graph, given without a batch vector
+            for name in {"batch", "batch_size"} - self.required:
+                given.pop(name, None)
+        return given
+
+    def call(self, model: nn.Module, fields: Fields) -> Any:
+        """The model's forward on these fields. On the user's data, errors of the forward are
+        reported as errors of the data."""
+        given = self._given(fields)
+        if self.whole:
+            return model(Data.from_dict(given))
+        missing = sorted(self.required - given.keys())
+        if missing:
+            raise InputError(
+                f"{self.model}.forward needs {', '.join(missing)}, but the data has no such "
+                f"attribute with a row for each node or edge; expected data with these "
+                f"attributes, or wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
+            )
+        try:
+            return model(**given)
+        except (HogwildError, Differs):
+            raise
+        except Exception as error:
+            if fields.star is not None:
+                raise
+            tensors = {n: v for n, v in given.items() if isinstance(v, Tensor)}
+            shapes = [f"{name} {list(v.shape)} {v.dtype}" for name, v in tensors.items()]
+            optional = sorted(tensors.keys() - self.required - {"batch"})
+            hint = ""
+            if optional:
+                needed = [name for name in self.names if name in self.required]
+                hint = (
+                    f". If it was trained without {' and '.join(optional)}, use wrap(model, "
+                    f"arguments={needed})"
+                )
+            raise InputError(
+                f"{self.model}.forward raises {error!r} when it is given {', '.join(shapes)}; "
+                f"expected data that the model takes, in the dtype of its parameters{hint}"
+            ) from error
+
+
 class WrappedGNN(Model):
     """The wrapper of a trained GNN, built by :func:`hogwild.wrap`.
 
@@ -110,7 +186,7 @@ class WrappedGNN(Model):
                 f"wrap(model.model, head=..., arguments=...) changes the head or the arguments"
             )
         _refuse_the_librarys_own(model)
-        if not convolutions(model):
+        if not _convolves(model):
             raise ConfigError(
                 f"model is a {type(model).__name__} and holds no "
                 f"torch_geometric.nn.MessagePassing convolution, the only modules that hogwild can "
@@ -149,20 +225,23 @@ class WrappedGNN(Model):
 
     # -- the model protocol ------------------------------------------------------------------------
 
+    @property
+    def program(self) -> Program:
+        """The forward, whose levels are its convolutions."""
+        name = f"{self.name}.forward"
+        return Program(name, self.model, MessagePassing, self.signature.call, self.finish)
+
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """Predictions of the user's forward: [N, out] for nodes, or [G, out] for graphs."""
-        fields = Fields.of(Inputs.of(inputs))
-        return self.finish(self.signature.ask(self.model, fields), fields)
+        fields = self._fields(inputs)
+        return self.finish(self.signature.call(self.model, fields), fields)
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Predictions [N, out] or [G, out] of the user's forward, with the results ``h``
         [N, channels] in place of the convolutions."""
-        fields = Fields.of(inputs)
-        found = Recorded.of(self, fields)
-        parts = zip(h.split(found.results, 1), found.shapes, strict=True)
-        z = [part.reshape(-1, *shape) for part, shape in parts]
-        out: Tensor = Recorded.of(self, fields, replace(found, z=z)).out
-        return out
+        fields = self._fields(inputs)
+        found = Recorded.of(self.program, fields)
+        return Recorded.of(self.program, fields, found, h.split(found.results, 1)).out
 
     def finish(self, out: Any, fields: Fields) -> Tensor:
         """Predictions [rows, out] from the output of the user's forward."""
@@ -174,62 +253,55 @@ class WrappedGNN(Model):
                 f"convert the output with wrap(model, head=lambda out, batch: ...)"
             )
         if out.dim() == 1:
-            out = out.unsqueeze(-1 if out.numel() in (fields.rows, fields.num_graphs) else 0)
+            rows = (fields.rows, fields.graph.num_graphs)
+            out = out.unsqueeze(-1 if out.numel() in rows else 0)
         return out
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         """The results of all convolutions in the user's forward, side by side, [N, channels]."""
+        fields = self._fields(inputs)
+        z = Recorded.of(self.program, fields).z
+        h = torch.cat([result.flatten(1) for result in z], 1)
+        return Solution.exact(h, fields.graph.num_graphs, len(z))
+
+    def _fields(self, inputs: Inputs) -> Fields:
         inputs = Inputs.of(inputs)
-        found = Recorded.of(self, Fields.of(inputs))
-        h = torch.cat([z.flatten(1) for z in found.z], 1)
-        return Solution.exact(h, inputs.num_graphs, len(found.z))
+        return Fields.of(inputs, inputs.graph(), inputs.x)
 
     @torch.no_grad()
-    def problem(self, inputs: Inputs) -> WrappedProblem:
+    def problem(self, inputs: Inputs) -> LayeredProblem:
         """The convolutions, one node at a time.
 
         Raises:
             AsynchronyError: The model reads more than a node and its neighbours.
         """
-        if any(part.training for part in self.model.modules()):
-            raise AsynchronyError(
-                f"{self.name} is in training mode, in which a BatchNorm reads all nodes and "
-                f"dropout is random; call model.eval() before running it asynchronously"
-            )
         inputs = Inputs.of(inputs)
         require_finite("x", inputs.x)
         require_finite("edge_attr", inputs.edge_attr)
-        fields = Fields.of(inputs)
-        graph = inputs.graph()
-        found = Recorded.of(self, fields)
-        problem = WrappedProblem(
-            graph, 1, sum(found.results), len(found.z), (*found.widths, found.results[-1]),
-            self, fields, AllEdges(graph, inputs.edge_index, None, None), found,
-        )  # fmt: skip
-        Trial(problem).run()
-        return problem
+        fields = self._fields(inputs)
+        return layered(fields.graph, self.program, fields)
+
+
+def _convolves(model: nn.Module) -> bool:
+    return any(isinstance(part, MessagePassing) for part in model.modules())
 
 
 def _refuse_the_librarys_own(model: nn.Module) -> None:
     """Raise if the model is or contains a model or an implicit layer of this library, which run
     asynchronously without a wrapper."""
-    known, outer = (ConvGNN, ImplicitConv), type(model).__name__
+    known = (LayeredGNN,) if _convolves(model) else (ConvGNN, ImplicitConv)
     path, own = next(((p, m) for p, m in model.named_modules() if isinstance(m, known)), ("", None))
-    if own is None or (convolutions(model) and not isinstance(own, LayeredGNN)):
+    if own is None:
         return
     name = type(own).__name__
-    if not path and not isinstance(own, ImplicitConv):
-        raise ConfigError(
-            f"model is a {name} of hogwild; expected a model trained elsewhere. "
-            f"hogwild.simulate, robustness and certify take a {name} as it is"
-        )
+    where = f"a {name} of hogwild"
+    if path:
+        where = f"a {type(model).__name__} around {path}, {where}"
+    expected = f"the {name} itself, as in hogwild.simulate(model{path and '.'}{path}, data)"
     if isinstance(own, ImplicitConv):
-        what = "a model with a readout, such as hogwild.EnergyGNN, in its place"
-    else:
-        what = f"the {name} itself, as in hogwild.simulate(model.{path}, data)"
-    where = f"a {name} of hogwild" if not path else f"a {outer} around {path}, a {name} of hogwild"
+        expected = "a model with a readout, such as hogwild.EnergyGNN, in its place"
     raise ConfigError(
-        f"model is {where}, which has its own rules and cannot be wrapped; expected {what}. "
+        f"model is {where}, which has its own rules and cannot be wrapped; expected {expected}. "
         f"Replace the modules after the embeddings by the readout of such a model: "
         f"readout=(16, 16) is an MLP with these hidden widths, and pool='mean' predicts for graphs"
     )

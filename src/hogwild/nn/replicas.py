@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,14 +84,25 @@ _SWAP = threading.RLock()
 """Held while a module's parameters are replaced, because threads may share a module."""
 
 
-def apply(stacked: nn.Module, x: Tensor, *args: object) -> Tensor:
-    """Evaluate every replica on its slice of ``x`` [R, …]; all replicas share the other arguments.
-    Returns [R, …]."""
+class _With(nn.Module):
+    """A function that uses a module."""
 
-    def one(state: dict[str, Tensor], x: Tensor) -> Tensor:
-        out: Tensor = functional_call(stacked, state, (x, *args))
-        return out
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def apply(stacked: nn.Module, function: Callable[..., Any], *args: Any) -> Any:
+    """Call ``function``, which uses ``stacked``, with the parameters of every replica, and with its
+    slice of every tensor [R, …] in ``args``. Returns tensors [R, …]."""
+    whole = _With(stacked, function)
+
+    def one(state: dict[str, Tensor], *args: Any) -> Any:
+        return functional_call(whole, state, args)
 
     with _SWAP:
-        state = dict(stacked.named_parameters()) | dict(stacked.named_buffers())
-        return torch.vmap(one, randomness="different")(state, x)
+        state = dict(whole.named_parameters()) | dict(whole.named_buffers())
+        return torch.vmap(one, randomness="different")(state, *args)

@@ -5,8 +5,8 @@ function returns the figure, and writes it to ``path`` if one is given; the endi
 pdf, svg) is the format.
 """
 
-from hogwild.plots.charts import convergence, curves, heatmap, output_histogram
-from hogwild.plots.deadlines import deadlines
+from hogwild.plots.charts import heatmap, output_histogram
+from hogwild.plots.courses import convergence, curves, deadlines
 from hogwild.plots.motion import tracking
 
 __all__ = ["convergence", "curves", "deadlines", "heatmap", "output_histogram", "tracking"]

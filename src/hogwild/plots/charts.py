@@ -1,95 +1,26 @@
-"""Charts of runs and sweeps: convergence, histograms of outputs, comparisons, heat maps; and the
-course of a training run.
-"""
+"""Charts of predictions under many schedules, and heat maps of sweeps."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError
-from hogwild.executors.run import Run
-from hogwild.plots.deadlines import panels
-from hogwild.plots.style import BLUE, CYCLE, DASHES, INK, RED, figure, need
+from hogwild.plots.courses import panels
+from hogwild.plots.style import BLUE, DASHED, INK, figure, need, per_cent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from hogwild.analysis.robustness import Robustness
-
-
-DASHED: dict[str, Any] = {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.1}
-"""The look of what is synchronous."""
-MANY = 20
-"""With more curves than this, a band is drawn instead."""
-
-
-# -- convergence -----------------------------------------------------------------------------------
-
-
-def convergence(run: Run | Mapping[str, Run], path: str | Path | None = None) -> Figure:
-    """Distance from the synchronous answer over time: one curve for each schedule and graph, or
-    their range and median if there are many.
-
-    Args:
-        run: What :func:`hogwild.simulate` returned with ``history=...``, or several by name.
-        path: Where to save the picture.
-    """
-    with figure(4.2, 2.8, path) as fig:
-        _converging(fig.subplots(), run if isinstance(run, Mapping) else {"": run})
-    return fig
-
-
-def _converging(ax: Axes, runs: Mapping[str, Run]) -> None:
-    for number, (name, one) in enumerate(runs.items()):
-        look = {"color": CYCLE[number % len(CYCLE)], "linestyle": DASHES[number % len(DASHES)]}
-        _curves(ax, one, look, name)
-    ax.set_yscale("log")
-    ax.set_ylabel("relative deviation from\nthe synchronous embeddings")
-    ax.set_xlabel("ticks")
-    ax.set_xlim(left=0)
-    ax.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(integer=True))
-    ax.grid(axis="y", linewidth=0.3)
-    if any(runs):
-        ax.legend()
-
-
-def overview(run: Run, path: str | Path | None = None) -> Figure:
-    """The error by deadline against updates and against bytes, with the light cone; with a history
-    the deviation over time beside it."""
-    known = run.history is not None
-    with figure(6.4 + 3.2 * known, 2.9, path) as fig:
-        axes = fig.subplots(1, 2 + known)
-        if known:
-            _converging(axes[-1], {"": run})
-        panels(fig, list(axes[:2]), {run.rule: run.deadlines})
-    return fig
-
-
-def _curves(ax: Axes, run: Run, look: dict[str, Any], name: str) -> None:
-    if run.history is None:
-        raise ConfigError(
-            "the run has no history; expected one of hogwild.simulate(..., history=10), which "
-            "keeps the deviation every 10 ticks"
-        )
-    times = np.array(run.history_ticks, dtype=float)
-    values = np.maximum(run.history.flatten(1).cpu().numpy(), np.finfo(float).tiny)
-    values = np.where(values > np.finfo(float).tiny, values, np.nan)  # zero has no logarithm
-    if values.shape[1] <= MANY:
-        lines = ax.plot(times, values, linewidth=0.8, alpha=0.75, **look)
-        lines[0].set_label(name)
-        return
-    ax.fill_between(times, np.nanmin(values, 1), np.nanmax(values, 1), color=look["color"],
-                    alpha=0.25, linewidth=0)  # fmt: skip
-    ax.plot(times, np.nanmedian(values, 1), label=name, **look)
 
 
 # -- predictions -----------------------------------------------------------------------------------
@@ -132,7 +63,6 @@ def histograms(
 ) -> None:
     """Draw :func:`output_histogram` on these axes. Where all outputs agree, the axis reaches half
     of the largest output to either side."""
-    ticker = need("matplotlib.ticker")
     for number, (ax, result) in enumerate(zip(axes, results, strict=True)):
         if result.prediction.dim() > 2:
             raise ConfigError("the model has replicas; expected a result of a single model")
@@ -150,10 +80,10 @@ def histograms(
         ax.set_title(result.model if titles is None else titles[number])
         ax.set_xlim(edges[0], edges[-1])
         ax.set_xlabel(f"output of node {item}" if result.spread.numel() > 1 else "output")
-        ax.yaxis.set_major_locator(ticker.MaxNLocator(5, steps=[1, 2, 5, 10]))
-        ax.yaxis.set_major_formatter(_per_cent)
+        ax.locator_params(axis="y", nbins=5, steps=[1, 2, 5, 10])
+        ax.yaxis.set_major_formatter(per_cent)
         ax.set_ylabel("schedules")
-    axes[0].legend(fontsize=7, loc="best")
+    axes[0].legend(loc="best")
 
 
 def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray) -> np.ndarray:
@@ -180,7 +110,7 @@ def comparison(result: Robustness, path: str | Path | None = None) -> Figure:
         made = result.settings
         impaired = "".join(f", {impairment!r}" for impairment in made.impairments)
         head = f"{result.model} ({result.kind}), S = {made.stagger}, D = {made.delay}{impaired}"
-        fig.suptitle(textwrap.fill(head, 80), fontsize=9)
+        fig.suptitle(textwrap.fill(head, 80))
     return fig
 
 
@@ -194,10 +124,9 @@ def _performance(ax: Axes, result: Robustness) -> None:
         ax.axhline(before, label=label, clip_on=False, **DASHED)
     dots = ax.plot(after.numpy(), "o", color=BLUE, markersize=4, clip_on=False)
     dots[0].set_label("schedules")
-    ticker = need("matplotlib.ticker")
     if result.metric.percent:
-        ax.yaxis.set_major_formatter(_per_cent)
-    ax.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
+        ax.yaxis.set_major_formatter(per_cent)
+    ax.locator_params(axis="x", integer=True)
     middle = float(result.synchronous.mean())
     both = torch.cat([after.flatten(), result.synchronous.reshape(-1)])
     reach = float(both.sub(middle).abs().max())
@@ -209,7 +138,7 @@ def _performance(ax: Axes, result: Robustness) -> None:
         ax.set_ylim(low, min(high, 1.0) if result.metric.percent else high)
     ax.set_xlabel("schedule")
     ax.set_ylabel(result.metric.name)
-    ax.legend(fontsize=7, loc="best")
+    ax.legend(loc="best")
 
 
 def _diagonal(ax: Axes, result: Robustness) -> None:
@@ -221,7 +150,7 @@ def _diagonal(ax: Axes, result: Robustness) -> None:
             markeredgewidth=0, rasterized=True)  # fmt: skip
     ax.set_xlabel("synchronous predictions")
     ax.set_ylabel("asynchronous predictions")
-    ax.legend(fontsize=7, loc="best")
+    ax.legend(loc="best")
 
 
 # -- heat maps -------------------------------------------------------------------------------------
@@ -294,14 +223,10 @@ def heatmap(
         bar = fig.colorbar(image, ax=list(axes), label=lines)
         bar.outline.set(visible=False)
         if percent:
-            bar.ax.yaxis.set_major_formatter(_per_cent)
+            bar.ax.yaxis.set_major_formatter(per_cent)
         if heading:
-            fig.suptitle(heading, fontsize=9)
+            fig.suptitle(heading)
     return fig
-
-
-def _per_cent(value: float, _: float) -> str:
-    return f"{100 * value:.3g} %"
 
 
 def _short(value: float, percent: bool) -> str:
@@ -312,24 +237,3 @@ def _short(value: float, percent: bool) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2g}" if abs(value) >= 1e-12 else "0"
-
-
-def curves(
-    history: Sequence[Mapping[str, Any]], metric: str, path: str | Path | None = None
-) -> Figure:
-    """Training loss and validation metric over the epochs, a curve for each replica. The lines of
-    the history have ``epoch``, ``loss`` [R] and ``validation`` [R] each."""
-    epochs = [line["epoch"] for line in history]
-    with figure(8.0, 3.0, path) as fig:
-        labels = {"loss": "training loss", "validation": f"validation {metric}"}
-        for ax, (key, label) in zip(fig.subplots(1, 2), labels.items(), strict=True):
-            lines = [[float("nan") if v is None else v for v in line[key]] for line in history]
-            ax.plot(
-                epochs, lines, linewidth=0.8, alpha=0.7, marker="." if len(epochs) < 2 else None
-            )
-            ax.set_xlabel("epoch")
-            ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-            ax.set_ylabel(label)
-            if key == "loss" and not any(v <= 0 for line in lines for v in line):
-                ax.set_yscale("log")
-    return fig

@@ -1,7 +1,5 @@
-"""Pictures of tracked runs: error, lag and score over time, with the changes marked.
-
-A tracked run is also shown as a picture that moves.
-"""
+"""Pictures of tracked runs: error, lag and score over time, with the changes marked; and a picture
+that moves."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ import torch
 
 from hogwild.errors import ConfigError
 from hogwild.executors.track_result import Track
-from hogwild.plots.style import BLUE, CYCLE, DASHES, GREY, INK, RED, STYLE, figure, need
+from hogwild.plots.style import BLUE, GREY, INK, RED, figure, look, need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,29 +38,40 @@ def tracking(track: Track | Mapping[str, Track], path: str | Path | None = None)
     """
     tracks = track if isinstance(track, Mapping) else {"": track}
     first = next(iter(tracks.values()))
-    scored = all(one.score is not None for one in tracks.values())
+    scores = [one.score for one in tracks.values() if one.score is not None]
+    scored = len(scores) == len(tracks)
     heights = [3.0, 1.4, 2.0] if scored else [3.0, 1.4]
     with figure(6.0, 0.35 + 0.75 * sum(heights), path) as fig:
         axes = fig.subplots(len(heights), 1, sharex=True, height_ratios=heights)
         for number, (name, one) in enumerate(tracks.items()):
-            colour, dash = CYCLE[number % len(CYCLE)], DASHES[number % len(DASHES)]
-            _error(axes[0], one, name, colour, dash)
-            lag = one.lag.double().mean(1)
-            axes[1].plot(one.times, lag, color=colour, linestyle=dash, linewidth=0.9)
-            if scored and one.score is not None:
-                score = one.score.double().mean(1)
-                axes[2].plot(one.times, score, color=colour, linestyle=dash, linewidth=0.9)
-                _exact(axes[2], one, colour)
+            line = look(number)
+            size = float(one.answers.square().nanmean().sqrt())
+            error = np.nanquantile(one.error.flatten(1).numpy() / size, (0.25, 0.5, 0.75), axis=1)
+            low, middle, high = np.maximum(error, FLOOR)
+            axes[0].fill_between(one.times, low, high, color=line["color"], alpha=0.18, linewidth=0)
+            axes[0].plot(one.times, middle, label=name, **line)
+            axes[1].plot(one.times, one.lag.double().mean(1), **line)
+            if scored:
+                assert one.score is not None
+                assert one.exact_score is not None
+                axes[2].plot(one.times, one.score.double().mean(1), **line)
+                edges = [*one.scenario.times, one.scenario.length]
+                axes[2].stairs(one.exact_score, edges, baseline=None, color=line["color"],
+                               linewidth=0.7, alpha=0.6, linestyle=(0, (1, 1)))  # fmt: skip
         for ax in axes:
             mark_changes(ax, first)
-            ax.grid(axis="y", linewidth=0.3)
+            ax.grid(axis="y")
         axes[0].set_yscale("log")
         axes[0].set_ylabel("error of a node,\nrelative to embeddings")
         axes[1].set_ylabel("lag (ticks)")
         axes[1].set_ylim(bottom=0)
         if scored:
+            # Limits that show what comes after the beginning, at which nodes know nothing.
+            later = torch.cat([score[len(first.times) // 10 :].flatten() for score in scores])
+            least, most = float(later.min()), float(later.max())
+            pad = 0.15 * (most - least) + 1e-12
+            axes[2].set_ylim(least - pad, most + pad)
             axes[2].set_ylabel(first.score_name)
-            _frame_scores(axes[2], tracks)
         axes[-1].set_xlabel("ticks; vertical lines: the graph or its features change")
         axes[-1].set_xlim(0, first.scenario.length)
         if any(tracks):
@@ -70,32 +79,6 @@ def tracking(track: Track | Mapping[str, Track], path: str | Path | None = None)
         else:
             axes[0].set_title(f"{first.scenario.name}, rule {first.rule}")
     return fig
-
-
-def _error(ax: Axes, one: Track, name: str, colour: str, dash: object) -> None:
-    size = float(one.answers.square().nanmean().sqrt())
-    error = one.error.flatten(1).numpy() / size
-    low, middle, high = (
-        np.maximum(np.nanquantile(error, q, axis=1), FLOOR) for q in (0.25, 0.5, 0.75)
-    )
-    ax.fill_between(one.times, low, high, color=colour, alpha=0.18, linewidth=0)
-    ax.plot(one.times, middle, color=colour, linestyle=dash, linewidth=1.0, label=name)
-
-
-def _exact(ax: Axes, one: Track, colour: str) -> None:
-    """The score of the exact answers, as steps."""
-    assert one.exact_score is not None
-    edges = [*one.scenario.times, one.scenario.length]
-    ax.stairs(one.exact_score, edges, baseline=None, color=colour, linewidth=0.7, alpha=0.6,
-              linestyle=(0, (1, 1)))  # fmt: skip
-
-
-def _frame_scores(ax: Axes, tracks: Mapping[str, Track]) -> None:
-    """Limits that show what comes after the beginning, at which nodes know nothing."""
-    found = [one.score[len(one.times) // 10 :] for one in tracks.values() if one.score is not None]
-    least, most = min(float(x.min()) for x in found), max(float(x.max()) for x in found)
-    pad = 0.15 * (most - least) + 1e-12
-    ax.set_ylim(least - pad, most + pad)
 
 
 def mark_changes(ax: Axes, one: Track) -> None:
@@ -108,12 +91,8 @@ def mark_changes(ax: Axes, one: Track) -> None:
         ax.axvline(tick, color=GREY, linewidth=0.5, zorder=0)
 
 
-FRAMES = 120
-"""Most pictures of an animation, unless asked for otherwise."""
-
-
 def animate(
-    track: Track, path: str | Path, *, frames: int = FRAMES, fps: int = 12, run: int = 0
+    track: Track, path: str | Path, *, frames: int = 120, fps: int = 12, run: int = 0
 ) -> Path:
     """Write a tracked run as a GIF: the nodes where they are, coloured by their error, and the
     error over time.
@@ -125,82 +104,55 @@ def animate(
         fps: Pictures a second.
         run: Which of the runs.
     """
-    where = Path(path)
+    where, scenario = Path(path), track.scenario
     if where.suffix.lower() != ".gif":
         raise ConfigError(f"path={str(path)!r} does not end in .gif; expected a GIF")
-    if any(frame.data.get("pos") is None for frame in track.scenario):
+    if any(frame.data.get("pos") is None for frame in scenario):
         raise ConfigError(
             "the scenario has no positions; expected data.pos [N, 2] in every frame, or "
             "torch_geometric's layout of your choice put there"
         )
-    matplotlib, figures = need("matplotlib"), need("matplotlib.figure")
-    agg = need("matplotlib.backends.backend_agg")
-    images = need("PIL.Image")
+    error = track.error[:, run].numpy()
+    fine = error[np.isfinite(error) & (error > FLOOR)]
+    low, high = np.quantile(fine, [0.02, 0.995]) if fine.size else (1e-6, 1.0)
+    norm = need("matplotlib.colors").LogNorm(max(low, FLOOR), max(high, 10.0 * low))
+    colours = need("matplotlib").colormaps["viridis"]
+    lines = need("matplotlib.collections").LineCollection
+    places = torch.cat([frame.data.pos for frame in scenario]).numpy()
+    pad = 0.04 * np.ptp(places, axis=0).max()
+    (left, bottom), (right, top) = places.min(0) - pad, places.max(0) + pad
+    row = {int(i): n for n, i in enumerate(track.ids.tolist())}
     moments = np.unique(np.linspace(0, len(track.times) - 1, frames).round().astype(int))
-    drawn = []
-    with matplotlib.rc_context(STYLE):
-        fig = figures.Figure(figsize=(6.4, 3.4), dpi=110, layout="constrained")
-        canvas = agg.FigureCanvasAgg(fig)
-        scene = _Scene(fig, track, run)
-        for moment in moments:
-            scene.draw(int(moment))
-            canvas.draw()
-            drawn.append(images.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    palette = drawn[len(drawn) // 2].quantize(128)
-    shown = [image.quantize(palette=palette, dither=images.Dither.NONE) for image in drawn]
     where.parent.mkdir(parents=True, exist_ok=True)
-    shown[0].save(where, save_all=True, append_images=shown[1:], duration=round(1000 / fps), loop=0)
-    return where
-
-
-class _Scene:
-    """The figure and what moves in it."""
-
-    def __init__(self, fig: Any, track: Track, run: int) -> None:
-        self.track, self.run = track, run
-        colors = need("matplotlib.colors")
-        self.lines = need("matplotlib.collections").LineCollection
-        self.place, right = fig.subplots(1, 2, width_ratios=[1.0, 1.05])
-        error = track.error[:, run].numpy()
-        fine = error[np.isfinite(error) & (error > FLOOR)]
-        low, high = np.quantile(fine, [0.02, 0.995]) if fine.size else (1e-6, 1.0)
-        self.norm = colors.LogNorm(max(low, FLOOR), max(high, 10.0 * low))
-        self.map = need("matplotlib").colormaps["viridis"]
-        places = torch.cat([frame.data.pos for frame in track.scenario]).numpy()
-        self.least, self.most = places.min(0), places.max(0)
-        middle = np.maximum(np.nanmedian(error, 1), FLOOR)
-        worst = np.maximum(np.nanmax(error, 1), FLOOR)
-        right.plot(track.times, worst, color=GREY, linewidth=0.7, label="worst node")
-        right.plot(track.times, middle, color=BLUE, linewidth=1.0, label="median node")
-        mark_changes(right, track)
-        right.set_yscale("log")
-        right.set_xlim(0, track.scenario.length)
-        right.set_xlabel("ticks")
-        right.set_title("error")
-        right.legend(loc="upper right", fontsize=7, frameon=True, framealpha=0.9, edgecolor="none")
-        self.now = right.axvline(0, color=RED, linewidth=1.0)
-        scale = need("matplotlib.cm").ScalarMappable(self.norm, self.map)
-        fig.colorbar(scale, ax=self.place, orientation="horizontal", shrink=0.8, pad=0.02,
+    with figure(6.4, 3.4) as fig:
+        ax, beside = fig.subplots(1, 2, width_ratios=[1.0, 1.05])
+        worst, middle = np.nanmax(error, 1), np.nanmedian(error, 1)
+        beside.plot(track.times, np.maximum(worst, FLOOR), color=GREY, label="worst node")
+        beside.plot(track.times, np.maximum(middle, FLOOR), color=BLUE, label="median node")
+        mark_changes(beside, track)
+        beside.set_yscale("log")
+        beside.set_xlim(0, scenario.length)
+        beside.set_xlabel("ticks")
+        beside.set_title("error")
+        beside.legend(loc="upper right", frameon=True, framealpha=0.9, edgecolor="none")
+        now = beside.axvline(0, color=RED, linewidth=1.0)
+        scale = need("matplotlib.cm").ScalarMappable(norm, colours)
+        fig.colorbar(scale, ax=ax, orientation="horizontal", shrink=0.8, pad=0.02,
                      label="error of a node")  # fmt: skip
-
-    def draw(self, moment: int) -> None:
-        """The picture of one moment."""
-        track, ax = self.track, self.place
-        tick = track.times[moment]
-        frame = track.scenario.at(tick)
-        place, edges = frame.data.pos.numpy(), frame.data.edge_index
-        row = {int(i): n for n, i in enumerate(track.ids.tolist())}
-        error = track.error[moment, self.run].numpy()[[row[i] for i in frame.ids.tolist()]]
-        ax.clear()
-        once = edges[:, edges[0] < edges[1]].T.numpy()
-        ax.add_collection(self.lines(place[once], colors=GREY, linewidths=0.5, zorder=1))
-        colour = self.map(self.norm(np.maximum(error, self.norm.vmin)))
-        ax.scatter(*place.T, s=26, c=colour, edgecolors=INK, linewidths=0.4, zorder=2)
-        pad = 0.04 * (self.most - self.least).max()
-        ax.set_xlim(self.least[0] - pad, self.most[0] + pad)
-        ax.set_ylim(self.least[1] - pad, self.most[1] + pad)
-        ax.set_aspect("equal")
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.set_title(f"{track.scenario.name}, tick {tick}, {len(place)} nodes")
-        self.now.set_xdata([tick, tick])
+        writer: Any = need("matplotlib.animation").PillowWriter(fps=fps)
+        with writer.saving(fig, str(where), dpi=110):
+            for moment in moments:
+                tick = track.times[moment]
+                frame = scenario.at(tick)
+                place, edges = frame.data.pos.numpy(), frame.data.edge_index
+                seen = error[moment][[row[i] for i in frame.ids.tolist()]]
+                ax.clear()
+                once = edges[:, edges[0] < edges[1]].T.numpy()
+                ax.add_collection(lines(place[once], colors=GREY, linewidths=0.5, zorder=1))
+                colour = colours(norm(np.maximum(seen, norm.vmin)))
+                ax.scatter(*place.T, s=26, c=colour, edgecolors=INK, linewidths=0.4, zorder=2)
+                ax.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
+                ax.set_title(f"{scenario.name}, tick {tick}, {len(place)} nodes")
+                now.set_xdata([tick, tick])
+                writer.grab_frame()
+    return where

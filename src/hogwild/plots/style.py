@@ -24,8 +24,10 @@ INK, BLUE, RED, GREEN, ORANGE, GREY = (
     "#222222", "#0072B2", "#D55E00", "#009E73", "#E69F00", "#B0B0B0",
 )  # fmt: skip
 CYCLE = (BLUE, RED, GREEN, ORANGE, "#CC79A7", "#56B4E9")
-DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
 """Line styles in the order of the cycle, for grey printers."""
+DASHED: dict[str, Any] = {"color": RED, "linestyle": (0, (4, 2)), "linewidth": 1.1}
+"""The look of what is synchronous."""
 
 STYLE = {
     "font.size": 8.0,
@@ -40,11 +42,24 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
+    "legend.fontsize": 7.0,
+    "grid.linewidth": 0.3,
+    "figure.titlesize": 9.0,
     "lines.linewidth": 1.1,
     "savefig.dpi": 220,
     "pdf.fonttype": 42,
     "svg.fonttype": "none",
 }
+
+
+def look(number: int) -> dict[str, Any]:
+    """The colour and the line style of the curve with this number."""
+    return {"color": CYCLE[number % len(CYCLE)], "linestyle": DASHES[number % len(DASHES)]}
+
+
+def per_cent(value: float, _: float) -> str:
+    """A mark of an axis of shares."""
+    return f"{100 * value:.3g} %"
 
 
 def need(name: str) -> Any:
@@ -72,10 +87,9 @@ def _shown() -> type[Figure]:
 
 
 @contextmanager
-def figure(width: float, height: float, path: str | Path | None) -> Iterator[Figure]:
+def figure(width: float, height: float, path: str | Path | None = None) -> Iterator[Figure]:
     """A figure of this size in inches; it is saved at the end of the context if there is a path."""
-    matplotlib = need("matplotlib")
-    with matplotlib.rc_context(STYLE):
+    with need("matplotlib").rc_context(STYLE):
         # Not through pyplot: no window, no state shared with the caller's own figures.
         fig = _shown()(figsize=(width, height), layout="constrained")
         yield fig
@@ -86,10 +100,11 @@ def figure(width: float, height: float, path: str | Path | None) -> Iterator[Fig
             write_atomically(where, picture.getvalue())
 
 
-def check_format(path: Path, said: str) -> None:
-    """Raise unless the path ends in a picture's format; ``said`` is what the user gave."""
+def check_format(path: Path, given: str) -> None:
+    """Raise unless the path ends in a picture's format; ``given`` is what the user gave."""
     known = need("matplotlib.backend_bases").FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in known:
         raise ConfigError(
-            f"{said} does not end in a picture's format; expected one of {', '.join(sorted(known))}"
+            f"{given} does not end in a picture's format; expected one of "
+            f"{', '.join(sorted(known))}"
         )

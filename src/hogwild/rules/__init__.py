@@ -7,20 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.levels import LayeredProblem, StackProblem
+from hogwild.models.program import LayeredProblem
+from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
 from hogwild.rules.base import About
 from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
-from hogwild.rules.layered import (
+from hogwild.rules.levels import (
     CACHING,
     FIXED,
     OVERWRITING,
     RESENDING,
     WAITING,
+    StackRule,
     fixed_point_rule,
 )
-from hogwild.rules.stack import StackRule
 from hogwild_node.rules import Rule
 
 AnyProblem = Problem | LayeredProblem | StackProblem

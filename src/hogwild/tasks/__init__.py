@@ -10,8 +10,7 @@ from hogwild.tasks.base import Split, Task
 from hogwild.tasks.benchmarks import PPI, Mutag, PeptidesFunc, PeptidesStruct, Proteins
 from hogwild.tasks.coordinates import Coordinates
 from hogwild.tasks.moving import MovingSource, MovingSwarm
-from hogwild.tasks.robots import Robots
-from hogwild.tasks.synthetic import Chains, Counting, Sums
+from hogwild.tasks.synthetic import Chains, Counting, Robots, Sums
 from hogwild.tasks.terrain import Terrain
 
 SYNTHETIC = (Chains, Counting, Sums, Coordinates, Terrain)

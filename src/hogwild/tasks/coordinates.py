@@ -16,11 +16,9 @@ distances best, found by majorisation (SMACOF; de Leeuw, 1977) from points on a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 from torch_geometric.data import Batch, Data
@@ -28,13 +26,10 @@ from torch_geometric.data import Batch, Data
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RELATIVE_ERROR
 from hogwild.tasks.base import Task
-from hogwild.tasks.synthetic import undirected
+from hogwild.tasks.synthetic import connected, undirected
 
 EPSILON = 1e-12
 """Added to a predicted squared distance, so that its square root has a derivative at zero."""
-
-PATIENCE = 1000
-"""How often a disconnected graph is redrawn."""
 
 
 class Coordinates(Task):
@@ -68,21 +63,11 @@ class Coordinates(Task):
         self.graphs = [self._graph(np.random.default_rng([seed, g])) for g in range(num_graphs)]
 
     def _graph(self, random: np.random.Generator) -> Data:
-        (position,) = self._connected(lambda: random.random((1, self.in_channels, 2)))
+        (position,) = connected(
+            lambda: random.random((1, self.in_channels, 2)), lambda _: self.radius
+        )
         distance = squareform(pdist(position))
         return self._data(position, distance, distance)
-
-    def _connected(self, draw: Callable[[], np.ndarray]) -> np.ndarray:
-        """Positions at some moments [T, n, 2] whose graphs are all connected."""
-        for _ in range(PATIENCE):
-            path = draw()
-            near = (squareform(pdist(position)) <= self.radius for position in path)
-            if all(connected_components(each)[0] == 1 for each in near):
-                return path
-        raise ConfigError(
-            f"{PATIENCE} draws of {self.in_channels} points with radius={self.radius} gave no "
-            f"connected graphs; expected a larger radius, or more points"
-        )
 
     def _data(self, position: np.ndarray, distance: np.ndarray, measured: np.ndarray) -> Data:
         """Points [n, 2] with their distances [n, n], and with measured ones for the edges."""

@@ -18,21 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 from torch_geometric.data import Data
 
-from hogwild.errors import ConfigError, DataError, require_integer, require_positive
+from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RMSE
 from hogwild.tasks.base import Split, Task, cross_validation
 from hogwild.tasks.benchmarks import absent, data_home
 from hogwild.tasks.coordinates import Coordinates
-from hogwild.tasks.synthetic import undirected
+from hogwild.tasks.synthetic import connected, near, radius_of
 
 
 class Sequences(Task):
@@ -139,7 +137,7 @@ class MovingSwarm(Sequences, Coordinates):
 
     def _sequence(self, random: np.random.Generator, speed: float, noise: float) -> list[Data]:
         n, steps = self.in_channels, self.moments - 1
-        path = self._connected(lambda: waypoints(n, steps, speed, random))
+        path = connected(lambda: waypoints(n, steps, speed, random), lambda _: self.radius)
         pairs = [(place, squareform(pdist(place))) for place in path]
         return [self._data(place, d, _noisy(d, noise, random)) for place, d in pairs]
 
@@ -180,22 +178,6 @@ def waypoints(n: int, steps: int, speed: float, random: np.random.Generator) -> 
     return np.stack(out)
 
 
-def radius_of(position: np.ndarray, degree: float) -> float:
-    """The radius within which points [..., n, 2] have this many neighbours on average."""
-    n = position.shape[-2]
-    if not 0 < degree <= n - 1:
-        raise ConfigError(f"degree={degree!r}; expected a number from 0 to {n - 1}")
-    some = position.reshape(-1, n, 2)
-    some = some[:: max(len(some) // 20, 1)]
-    return float(np.quantile(np.concatenate([pdist(each) for each in some]), degree / (n - 1)))
-
-
-def near(position: np.ndarray, radius: float) -> Tensor:
-    """``edge_index`` of the points [n, 2] that are at most ``radius`` apart, both directions."""
-    pairs = cKDTree(position).query_pairs(radius, output_type="ndarray")
-    return undirected(pairs[:, 0], pairs[:, 1])
-
-
 def strength(position: np.ndarray, source: np.ndarray, fall: float = FALL) -> np.ndarray:
     r"""What points [..., n, 2] measure of a source [..., 2]: :math:`1 / (1 + d^2 / f^2)`."""
     gap = position - source[..., None, :]
@@ -227,39 +209,6 @@ def mote_positions() -> np.ndarray:
     table = np.loadtxt(home / place, skiprows=1, ndmin=2)
     position = table[:, 1:3] - table[:, 1:3].min(0)
     return position / position.max()
-
-
-def read_positions(path: str | Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions over time from a file: times [n], identities [n] and positions [n, 2].
-
-    A CSV has the columns time, id, x, y and a line with these names first. An NPZ has arrays with
-    these names.
-
-    Raises:
-        DataError: The file is not such a file.
-    """
-    path = Path(path)
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
-                columns = {name: np.asarray(file[name]) for name in ("time", "id", "x", "y")}
-        else:
-            table = np.genfromtxt(path, delimiter=",", names=True)
-            columns = {name: np.atleast_1d(table[name]) for name in ("time", "id", "x", "y")}
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise DataError(
-            f"{path} has no positions over time ({error}); expected a CSV with the columns time, "
-            f"id, x, y, or an NPZ with arrays of these names"
-        ) from error
-    if not all(np.isfinite(column).all() for column in columns.values()):
-        raise DataError(f"{path} has entries that are no numbers; expected numbers only")
-    return (
-        columns["time"],
-        columns["id"].astype(np.int64),
-        np.stack([columns["x"], columns["y"]], -1).astype(float),
-    )
 
 
 def circling(steps: int, random: np.random.Generator, turns: float = 1.0) -> np.ndarray:

@@ -1,7 +1,7 @@
-r"""Synthetic tasks on sequences of nodes: carry a bit, count, add up.
+r"""Synthetic tasks: carry a bit, count, add up, agree on a mean; and the graphs of other tasks.
 
-All of them take chains; counting and sums also take other families of connected graphs of any size,
-which test generalisation:
+Carrying, counting and adding take chains; counting and sums also take other families of connected
+graphs of any size, which test generalisation:
 
 ===========  =====================================================================================
 ``chain``    node i joined to i + 1
@@ -16,23 +16,28 @@ which test generalisation:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse.csgraph import minimum_spanning_tree
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+from scipy.spatial import cKDTree
 from scipy.spatial.distance import pdist, squareform
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.utils import degree
 
 from hogwild.errors import ConfigError, require_integer, require_one_of, require_positive
-from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RELATIVE_ERROR
-from hogwild.tasks.base import Split, Task
+from hogwild.metrics import CROSS_ENTROPY, ERROR, MSE, RELATIVE_ERROR, RMSE
+from hogwild.tasks.base import Split, Task, published
 
 FAMILIES = ("chain", "tree", "grid", "rgg")
 MAX_DEGREE = {"chain": 2, "tree": 8, "grid": 4, "rgg": 16}
+PATIENCE = 1000
+"""How often points are drawn anew until their graphs are connected."""
 
 
 def undirected(i: np.ndarray, j: np.ndarray) -> Tensor:
@@ -59,6 +64,35 @@ def edges(family: str, n: int, random: np.random.Generator) -> Tensor:
     radius = max(radius, minimum_spanning_tree(distance).max()) if n > 1 else radius
     i, j = np.nonzero(np.triu(distance <= radius, 1))
     return undirected(i, j)
+
+
+def radius_of(position: np.ndarray, degree: float) -> float:
+    """The radius within which points [..., n, 2] have this many neighbours on average."""
+    n = position.shape[-2]
+    if not 0 < degree <= n - 1:
+        raise ConfigError(f"degree={degree!r}; expected a number from 0 to {n - 1}")
+    some = position.reshape(-1, n, 2)
+    some = some[:: max(len(some) // 20, 1)]
+    return float(np.quantile(np.concatenate([pdist(each) for each in some]), degree / (n - 1)))
+
+
+def near(position: np.ndarray, radius: float) -> Tensor:
+    """``edge_index`` of the points [n, 2] that are at most ``radius`` apart, both directions."""
+    pairs = cKDTree(position).query_pairs(radius, output_type="ndarray")
+    return undirected(pairs[:, 0], pairs[:, 1])
+
+
+def connected(draw: Callable[[], Any], radius: Callable[[np.ndarray], float]) -> np.ndarray:
+    """Points at some moments [T, n, 2], drawn until their graphs within a radius are connected."""
+    for _ in range(PATIENCE):
+        path = draw()
+        near = (squareform(pdist(position)) <= radius(path) for position in path)
+        if all(connected_components(each)[0] == 1 for each in near):
+            return path
+    raise ConfigError(
+        f"{PATIENCE} draws of {path.shape[1]} points within radius={radius(path):.3g} gave no "
+        f"connected graph; expected a larger radius or degree, or more points"
+    )
 
 
 class Chains(Task):
@@ -185,3 +219,47 @@ class Sums(Task):
             x = torch.from_numpy(random.integers(0, 2, (n, 1))).float()
             y = x.sum().expand(n, 1).clone()
             self.graphs.append(Data(x=x, edge_index=edge_index, y=y))
+
+
+class Robots(Task):
+    r"""Robots agree on the mean of all readings.
+
+    **Data.** 12 robots, uniform in the unit square; robots at most a radius apart are neighbours,
+    and the graph is connected. On average a robot has ``degree`` neighbours. Every robot has one
+    noisy reading :math:`x_i \sim \mathcal N(0, 1)`, [12, 1], and predicts the mean of all readings,
+    :math:`\bar x`. The graphs also hold ``pos`` [12, 2], where the robots are.
+
+    **Protocol.** One split: 80 % of the graphs for training, 10 % for validation, 10 % for testing.
+    **Loss** mean squared error over nodes. **Metric** its root. The constant predictor errs by
+    :math:`1/\sqrt{12} = 0.289`.
+
+    The task is small and asks every node for all others, so that what asynchrony and deadlines cost
+    shows quickly; ``docs/deadlines.md`` has it under losses.
+
+    Args:
+        num_graphs: Number of graphs, at least 10.
+        num_nodes: Robots of a graph.
+        degree: Mean number of neighbours.
+        seed: Graph g is a function of (``seed``, g) alone.
+    """
+
+    name = "robots"
+    minimised, reported = MSE, RMSE
+    in_channels = 1
+    out_channels = 1
+
+    def __init__(
+        self, num_graphs: int = 400, num_nodes: int = 12, *, degree: float = 4.0, seed: int = 0
+    ) -> None:
+        require_integer("num_graphs", num_graphs, 10, ": to train, to choose and to test")
+        require_integer("num_nodes", num_nodes, 2, ": a robot and a neighbour")
+        self.graphs = []
+        for g in range(num_graphs):
+            random, n = np.random.default_rng([seed, g]), num_nodes
+            within = partial(radius_of, degree=degree)
+            (place,) = connected(partial(random.random, (1, n, 2)), within)
+            x = torch.from_numpy(random.standard_normal((n, 1))).float()
+            y, pos = x.mean().expand(n, 1).clone(), torch.from_numpy(place).float()
+            self.graphs.append(Data(x=x, edge_index=near(place, within(place)), y=y, pos=pos))
+        held = max(1, num_graphs // 10)
+        self.fixed = published([num_graphs - 2 * held, held, held])

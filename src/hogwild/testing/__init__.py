@@ -1,8 +1,7 @@
 """Conformance tests for your own models, solvers, rules, executors and impairments."""
 
 from hogwild.testing.checks import check_model, check_solver
-from hogwild.testing.impairments import check_impairment, check_trace
-from hogwild.testing.nodes import check_executor, check_rule
+from hogwild.testing.nodes import check_executor, check_impairment, check_rule, check_trace
 from hogwild.testing.problems import Affine, Quadratic, random_graph
 
 __all__ = [

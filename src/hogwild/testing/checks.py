@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,8 +163,8 @@ def check_model(
     fresh.load_state_dict(model.state_dict())
     assert torch.allclose(fresh(*inputs), out, rtol=0, atol=1e-9), "state_dict round trip differs"
 
-    _check_gradients(model, x, edge_index, edge_attr, batch)
-    _check_second_derivatives(model, x, edge_index, edge_attr, batch)
+    _check_gradients(model, Inputs(*inputs))
+    _check_second_derivatives(model, Inputs(*inputs))
     _check_replicas(make, inputs, device)
     _check_options(make)
 
@@ -202,21 +202,39 @@ def _refusal(make: Callable[..., GraphModule], **options: Any) -> str | None:
     return "no error at all"
 
 
-def _check_gradients(
-    model: GraphModule, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
-) -> None:
+def _leaves(model: GraphModule, inputs: Inputs) -> tuple[dict[str, Tensor], Inputs]:
+    """What has gradients, by name: parameters and features; and the inputs with these features."""
+    leaves: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    given = {"x": inputs.x, "edge_attr": inputs.edge_attr}
+    new: dict[str, Any] = {n: t.clone().requires_grad_() for n, t in given.items() if t is not None}
+    return leaves | new, replace(inputs, **new)
+
+
+@torch.no_grad()
+def _slope(
+    value: Callable[[], Tensor], leaves: Sequence[Tensor], along: Sequence[Tensor], step: float
+) -> float:
+    """The central difference of a function of the leaves in one direction."""
+
+    def at(shift: float) -> float:
+        for leaf, direction in zip(leaves, along, strict=True):
+            leaf.add_(direction, alpha=shift)
+        with torch.enable_grad():
+            return float(value())
+
+    found = (at(step) - at(-2 * step)) / (2 * step)
+    for leaf, direction in zip(leaves, along, strict=True):
+        leaf.add_(direction, alpha=step)
+    return found
+
+
+def _check_gradients(model: GraphModule, inputs: Inputs) -> None:
     """Compare directional derivatives of a random loss with central differences."""
-    leaves: dict[str, Tensor] = dict(model.named_parameters())
-    leaves["x"] = x = x.clone().requires_grad_()
-    if edge_attr is not None:
-        leaves["edge_attr"] = edge_attr = edge_attr.clone().requires_grad_()
-    weights: list[Tensor] = []
+    leaves, given = _leaves(model, inputs)
+    weight = torch.randn_like(model.predict(given))
 
     def loss() -> Tensor:
-        out = model(x, edge_index, edge_attr, batch)
-        if not weights:
-            weights.append(torch.randn_like(out))
-        return (weights[0] * out).sum()
+        return (weight * model.predict(given)).sum()
 
     grads = torch.autograd.grad(loss(), list(leaves.values()), allow_unused=True)
     for (name, leaf), grad in zip(leaves.items(), grads, strict=True):
@@ -225,41 +243,25 @@ def _check_gradients(
         # A small step rarely crosses the kink of a ReLU. A solve has a tolerance and needs a larger
         # step.
         step = 1e-7 if model.kind == Kind.EXPLICIT else 1e-5
-        with torch.no_grad():
-            leaf.add_(direction, alpha=step)
-            up = loss()
-            leaf.sub_(direction, alpha=2 * step)
-            down = loss()
-            leaf.add_(direction, alpha=step)
-        numeric = float(up - down) / (2 * step)
-        exact = float((grad * direction).sum())
+        numeric, exact = _slope(loss, [leaf], [direction], step), float((grad * direction).sum())
         assert abs(numeric - exact) <= 1e-4 * max(1.0, abs(numeric), abs(exact)), (
             f"gradient of {name}: {exact:.8g}, finite differences {numeric:.8g}"
         )
 
 
-def _check_second_derivatives(
-    model: GraphModule, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None, batch: Tensor
-) -> None:
+def _check_second_derivatives(model: GraphModule, inputs: Inputs) -> None:
     """Compare the second derivative of a random loss in two random directions with a central
     difference of gradients."""
-    leaves: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    leaves.append(x := x.clone().requires_grad_())
-    if edge_attr is not None:
-        leaves.append(edge_attr := edge_attr.clone().requires_grad_())
+    named, given = _leaves(model, inputs)
+    leaves = list(named.values())
     one, two = ([torch.randn_like(leaf) for leaf in leaves] for _ in range(2))
-    weight = torch.randn_like(model(x, edge_index, edge_attr, batch))
+    weight = torch.randn_like(model.predict(given))
 
-    def slope(recorded: bool) -> Tensor:
+    def slope(recorded: bool = False) -> Tensor:
         """The derivative in the first direction."""
-        loss = (weight * model(x, edge_index, edge_attr, batch).tanh()).sum()
+        loss = (weight * model.predict(given).tanh()).sum()
         grads = torch.autograd.grad(loss, leaves, create_graph=recorded)
         return torch.stack([(g * u).sum() for g, u in zip(grads, one, strict=True)]).sum()
-
-    def move(step: float) -> None:
-        with torch.no_grad():
-            for leaf, u in zip(leaves, two, strict=True):
-                leaf.add_(u, alpha=step)
 
     try:
         grads = torch.autograd.grad(slope(True), leaves, materialize_grads=True)
@@ -268,11 +270,7 @@ def _check_second_derivatives(
     exact = float(torch.stack([(g * u).sum() for g, u in zip(grads, two, strict=True)]).sum())
     found: list[float] = []
     for step in (1e-5, 1e-6, 1e-7):  # shorter: fewer kinks of a ReLU lie between; but more rounding
-        move(step)
-        up = float(slope(False))
-        move(-2 * step)
-        found.append((up - float(slope(False))) / (2 * step))
-        move(step)
+        found.append(_slope(slope, leaves, two, step))
         if abs(found[-1] - exact) <= 1e-3 * max(1.0, abs(exact)):
             return
     raise AssertionError(f"second derivative: {exact:.8g}, differences of gradients {found}")

@@ -17,8 +17,7 @@ from hogwild.models.gnn import ConvGNN
 from hogwild.models.wrapped import check_model
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint
-from hogwild.training.checkpoint import Stop
-from hogwild.training.log import Log
+from hogwild.training.checkpoint import Log, Stop
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
 from hogwild.training.registry import MODELS, Members, device_of, initial, spelled_out

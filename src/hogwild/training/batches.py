@@ -23,7 +23,7 @@ class Taken:
     nodes: Tensor  # [n] the numbers of their nodes among those of all graphs
 
 
-class Shelf:
+class Batches:
     """All graphs of a task in one dtype and on one device, to take batches from."""
 
     def __init__(self, graphs: Sequence[Data], dtype: torch.dtype, device: torch.device) -> None:
@@ -74,12 +74,6 @@ def inputs_of(model: ConvGNN, data: Batch) -> Inputs:
     attr = None if model.edge_dim is None else data.edge_attr
     weight, count = data.get("edge_weight"), data.num_graphs
     return Inputs(data.x, data.edge_index, attr, data.batch, edge_weight=weight, batch_size=count)
-
-
-def predict(model: ConvGNN, data: Batch, h0: Tensor | None = None) -> tuple[Tensor, Solution]:
-    """The first two of :func:`predict_levels`."""
-    out, found, _ = predict_levels(model, data, h0)
-    return out, found
 
 
 def predict_levels(

@@ -1,4 +1,4 @@
-"""The files of a run: checkpoints, its state in one of them, and its folder.
+"""The files of a run: checkpoints, its state in one of them, its folder and its history.
 
 A checkpoint is two files: ``tensors-<checksum>.safetensors``, and ``checkpoint.json``, which holds
 the name and the SHA-256 of the first and everything that is not a tensor. The tensors are written
@@ -11,21 +11,21 @@ optimiser's memory, warm starts, the random state, and which replicas have stopp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hogwild.config import GONE, Config
 from hogwild.errors import CheckpointError, ConfigError
-from hogwild.files import write_atomically
+from hogwild.files import plain, write_atomically
 
 if TYPE_CHECKING:
     from hogwild.training.loop import Loop
@@ -35,17 +35,13 @@ FORMAT = 1
 """The version of the format; it changes whenever older versions of the library cannot read it."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A checkpoint that was read.
-
-    Attributes:
-        tensors: The tensors by name, on the CPU.
-        extra: Everything else, as it was in JSON.
-    """
+class Checkpoint(NamedTuple):
+    """A checkpoint that was read."""
 
     tensors: dict[str, Tensor]
+    """The tensors by name, on the CPU."""
     extra: dict[str, Any]
+    """Everything else, as it was in JSON."""
 
 
 def save(
@@ -67,22 +63,10 @@ def save(
     content = serialise({k: t.detach().cpu().contiguous().clone() for k, t in tensors.items()})
     checksum = hashlib.sha256(content).hexdigest()
     name = f"tensors-{checksum[:16]}.safetensors"
-    index = {
-        "format": FORMAT,
-        "tensors": name,
-        "bytes": len(content),
-        "sha256": checksum,
-        "extra": dict(extra or {}),
-    }
-    try:
-        described = json.dumps(index, indent=1, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"extra holds a value that JSON cannot hold ({error}); expected numbers, strings, "
-            f"lists and dictionaries, and tensors among the tensors"
-        ) from error
+    index = {"format": FORMAT, "tensors": name, "sha256": checksum, "extra": dict(extra or {})}
+    text = json.dumps(index, indent=1, allow_nan=False)
     write_atomically(folder / name, content)
-    write_atomically(folder / INDEX, described)
+    write_atomically(folder / INDEX, text.encode())
     # Older tensors, and left-overs of killed runs.
     for pattern in ("tensors-*.safetensors", ".tensors-*", f".{INDEX}.*"):
         for old in folder.glob(pattern):
@@ -105,42 +89,29 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Checkpoint:
     from safetensors import SafetensorError
     from safetensors.torch import load as deserialise
 
-    path = Path(folder) / INDEX
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-        version, name = index["format"], index["tensors"]
-        expected, checksum, extra = index["bytes"], index["sha256"], index["extra"]
-    except FileNotFoundError:
+    if not exists(folder):
         raise CheckpointError(
             f"{folder} holds no {INDEX}; expected a folder written by "
             f"hogwild.training.checkpoint.save"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        )
+    try:
+        index = json.loads((Path(folder) / INDEX).read_text(encoding="utf-8"))
+        version, name, checksum, extra = (
+            index[key] for key in ("format", "tensors", "sha256", "extra")
+        )
+        if version != FORMAT:
+            raise CheckpointError(
+                f"{folder} is of format {version}; this version of hogwild reads format {FORMAT}"
+            )
+        content = (Path(folder) / Path(name).name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != checksum:
+            raise ValueError(f"the SHA-256 of {name} is not {checksum[:16]}…")
+        tensors = deserialise(content)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({type(error).__name__}: {error}); expected the JSON that "
+            f"{folder} is damaged ({type(error).__name__}: {error}); expected what "
             f"hogwild.training.checkpoint.save wrote: restore it from a copy"
         ) from error
-    if version != FORMAT:
-        raise CheckpointError(
-            f"{path} is of format {version}; this version of hogwild reads format {FORMAT}"
-        )
-    file = path.parent / Path(name).name
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CheckpointError(
-            f"{path} names {name}, which cannot be read ({error.strerror}); restore it from a copy"
-        ) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != checksum:
-        raise CheckpointError(
-            f"{file} is damaged: {len(content)} bytes of SHA-256 {found[:16]}…, expected "
-            f"{expected} bytes of {checksum[:16]}…; restore it from a copy"
-        )
-    try:
-        tensors = deserialise(content)
-    except SafetensorError as error:
-        raise CheckpointError(f"{file} is no safetensors file ({error})") from error
     if model is not None:
         fit(model, tensors, str(folder))
     return Checkpoint(tensors, extra)
@@ -171,6 +142,7 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
 
 _KEPT = ("alive", "best_score", "best_loss", "best_epoch", "loss", "score")
 """Tensors of a loop, beside the model, the optimiser and the warm starts."""
+_NUMBERS = ("epoch", "judged")
 
 
 @dataclass(frozen=True)
@@ -186,27 +158,23 @@ def state_of(loop: Loop) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors, and everything else, for :func:`save`."""
     tensors = {f"model/{k}": v for k, v in loop.model.state_dict().items()}
     tensors |= {f"best/{k}": v for k, v in loop.best.items()}
-    tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state()}
+    tensors |= {f"optimiser/{k}": v for k, v in loop.optimiser.state().items()}
     tensors |= {f"loop/{k}": getattr(loop, k) for k in _KEPT}
     tensors["random/cpu"] = torch.get_rng_state()
-    if loop.shelf.device.type == "cuda":
-        tensors["random/cuda"] = torch.cuda.get_rng_state(loop.shelf.device)
+    if loop.batches.device.type == "cuda":
+        tensors["random/cuda"] = torch.cuda.get_rng_state(loop.batches.device)
     if loop.warm.value is not None:
         tensors["warm"] = loop.warm.value
-    extra: dict[str, Any] = {
-        "epoch": loop.epoch,
-        "judged": loop.judged,
-        "data": loop.shelf.counts,
-        "config": loop.config.as_dict(),
-        "stops": [None if s is None else asdict(s) for s in loop.stops],
-    }
+    extra: dict[str, Any] = {name: getattr(loop, name) for name in _NUMBERS}
+    stops = [None if s is None else asdict(s) for s in loop.stops]
+    extra |= {"data": loop.batches.counts, "config": loop.config.as_dict(), "stops": stops}
     return tensors, extra
 
 
 def restore(loop: Loop, found: Checkpoint, where: str) -> dict[str, Tensor]:
     """Put a new loop into the state of a checkpoint in the folder ``where``; returns the random
     state."""
-    device, counts = loop.shelf.device, loop.shelf.counts
+    device, counts = loop.batches.device, loop.batches.counts
     before = found.extra.get("data")
     if before not in (None, counts):
         raise CheckpointError(
@@ -221,14 +189,14 @@ def restore(loop: Loop, found: Checkpoint, where: str) -> dict[str, Tensor]:
         fit(loop.model, groups["model"], where)
         best = groups["best"]
         loop.best = {k: best[k].to(device).view_as(v) for k, v in loop.best.items()}
-        for name, _ in loop.optimiser.state():
+        for name in loop.optimiser.state():
             setattr(loop.optimiser, name, groups["optimiser"][name].to(device))
         for name in _KEPT:
             setattr(loop, name, groups["loop"][name].to(device))
+        for name in _NUMBERS:
+            setattr(loop, name, found.extra[name])
         loop.warm.value = groups["warm"][""].to(device) if "warm" in groups else None
         loop.stops = [None if s is None else Stop(**s) for s in found.extra["stops"]]
-        loop.epoch = found.extra["epoch"]
-        loop.judged = found.extra["judged"]
         return groups["random"]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
@@ -264,7 +232,7 @@ def claimed(folder: Path | None) -> Iterator[None]:
             f"be created or written to"
         ) from error
     with file:
-        if sys.platform != "win32":
+        with contextlib.suppress(ImportError, OSError):
             import fcntl
 
             try:
@@ -273,8 +241,6 @@ def claimed(folder: Path | None) -> Iterator[None]:
                 raise ConfigError(
                     f"another run uses {folder}; wait until it has ended, or give another folder"
                 ) from None
-            except OSError:  # a file system without locks
-                pass
         yield
 
 
@@ -322,3 +288,44 @@ def write_config(folder: Path, config: Config) -> None:
 
 def _text(config: Config) -> str:
     return json.dumps(config.as_dict(), indent=1, default=str)
+
+
+# -- the history -----------------------------------------------------------------------------------
+
+
+def read_history(path: Path) -> list[dict[str, Any]]:
+    """The lines of a history; a last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    try:
+        found = [json.loads(line) for line in lines]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+    for number, line in enumerate(found, 1):
+        if not isinstance(line, dict) or "epoch" not in line:
+            raise CheckpointError(f"{path} is damaged: line {number} is not about an epoch")
+    return found
+
+
+class Log:
+    """The history of a run, in memory and, where a path is given, as lines of JSON."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.lines: list[dict[str, Any]] = []
+
+    def rewind(self, epoch: int) -> None:
+        """Remove the lines from ``epoch`` on, which will be written again."""
+        if self.path is not None:
+            self.lines = [line for line in read_history(self.path) if line["epoch"] < epoch]
+            text = "".join(json.dumps(line) + "\n" for line in self.lines)
+            write_atomically(self.path, text.encode())
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Add a line."""
+        line = plain(line)
+        self.lines.append(line)
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")

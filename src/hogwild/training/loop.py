@@ -30,14 +30,13 @@ from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint
 from hogwild.training.batches import (
-    Shelf,
+    Batches,
     Taken,
     inputs_of,
     mini_batches,
     predict_levels,
 )
-from hogwild.training.checkpoint import Stop
-from hogwild.training.log import Log
+from hogwild.training.checkpoint import Log, Stop
 from hogwild.training.optimiser import AdamW, Rows, clip, diagnose, failed_adjoints
 from hogwild.training.recorded import Recorder
 from hogwild.training.registry import Members, device_of, set_on_failure
@@ -79,7 +78,7 @@ class Loop:
         set_on_failure(self.model, "ignore" if config.on_failure == "ignore" else "warn")
         self.model.features.advises = False  # the configuration says whether to standardise
         self.implicit = model.kind != Kind.EXPLICIT
-        self.shelf = Shelf(task.graphs, config.precision, device)
+        self.batches = Batches(task.graphs, config.precision, device)
         self.rows = Rows(self.model, model.replicas)
         self.optimiser = AdamW(self.rows.values(), config.weight_decay)
         self.replicas = self.rows.replicas
@@ -91,7 +90,7 @@ class Loop:
         self.best_score, self.best_loss = worst, worst.clone()
         self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
         self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
-        self.warm = EmbeddingCache(self.shelf.num_nodes)  # of all graphs, in training only
+        self.warm = EmbeddingCache(self.batches.num_nodes)  # of all graphs, in training only
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
         self.iterations = 0  # of the last epoch, the largest
@@ -105,7 +104,7 @@ class Loop:
         """Train to the last epoch, or until every replica has stopped. The model then holds the
         best parameters of every replica."""
         saved = time.monotonic()
-        devices = [self.shelf.device] if self.shelf.device.type == "cuda" else []
+        devices = [self.batches.device] if self.batches.device.type == "cuda" else []
         show = bar(self.config.epochs, progress, "epoch", "training", done=self.epoch)
         with torch.random.fork_rng(devices=devices), show:
             self._random()
@@ -222,13 +221,13 @@ class Loop:
         size, seed, fresh = self.config.batch_size, self.config.data_seed, self.reshuffles
         turn = self.epoch if fresh else 0
         for ids in mini_batches(self.members.train.any(0), size, seed, turn):
-            yield self.shelf.take(ids, keep=not fresh)
+            yield self.batches.take(ids, keep=not fresh)
 
     @property
     def reshuffles(self) -> bool:
         """Whether every epoch has mini-batches of its own."""
         size = self.config.batch_size
-        return self.config.reshuffle and size is not None and size < len(self.shelf.graphs)
+        return self.config.reshuffle and size is not None and size < len(self.batches.graphs)
 
     # -- judging ----------------------------------------------------------------------------------
 
@@ -250,8 +249,8 @@ class Loop:
             return [(nothing, nothing.clone()) for _ in members]
         numbers = used.cpu().nonzero()[:, 0]
         chunks = numbers.split(self.config.batch_size or len(numbers))
-        pieces = [self.shelf.take(ids, keep=True) for ids in chunks]
-        taken = self.shelf.take(torch.cat([p.ids for p in pieces]), keep=True)
+        pieces = [self.batches.take(ids, keep=True) for ids in chunks]
+        taken = self.batches.take(torch.cat([p.ids for p in pieces]), keep=True)
         with warnings.catch_warnings():
             if quiet:
                 warnings.simplefilter("ignore", ConvergenceWarning)
@@ -278,7 +277,7 @@ class Loop:
         if bool(chosen.all()):
             return taken, out
         rows = chosen[taken.data.batch] if of_nodes(self.task, out, taken.data) else chosen
-        return self.shelf.take(taken.ids[chosen].cpu(), keep=True), out[:, rows]
+        return self.batches.take(taken.ids[chosen].cpu(), keep=True), out[:, rows]
 
     def judge(self) -> None:
         """Keep the parameters of replicas that are better than ever on their validation graphs (or
@@ -382,13 +381,13 @@ class Loop:
         if self.epoch == 0:
             # Not torch.manual_seed: the generators of other devices are the user's.
             torch.default_generator.manual_seed(self.config.seed)
-            if self.shelf.device.type == "cuda":
-                with torch.cuda.device(self.shelf.device):
+            if self.batches.device.type == "cuda":
+                with torch.cuda.device(self.batches.device):
                     torch.cuda.manual_seed(self.config.seed)
         elif self._resumed is not None:
             torch.set_rng_state(self._resumed["cpu"])
             if "cuda" in self._resumed:
-                torch.cuda.set_rng_state(self._resumed["cuda"], self.shelf.device)
+                torch.cuda.set_rng_state(self._resumed["cuda"], self.batches.device)
 
     def save(self) -> None:
         """Write a checkpoint from which :meth:`resume` goes on in the same bits."""

@@ -16,7 +16,7 @@ Where a replica cannot go on after a training step, :func:`diagnose` says why, i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -82,14 +82,13 @@ class AdamW:
         self.m, self.v = torch.zeros_like(like), torch.zeros_like(like)
         self.count = like.new_zeros(like.size(0), 1, dtype=torch.float64)
 
-    def state(self) -> Iterator[tuple[str, Tensor]]:
+    def state(self) -> dict[str, Tensor]:
         """All tensors of the memory, by name."""
-        yield from (("m", self.m), ("v", self.v), ("count", self.count))
+        return {"m": self.m, "v": self.v, "count": self.count}
 
     def step(self, values: Tensor, gradients: Tensor, lr: float | Tensor, active: Tensor) -> Tensor:
         """New values [R, P]; rows outside ``active`` [R] and their moments stay as they are."""
-        row = active.unsqueeze(1)
-        b1, b2 = BETAS
+        row, (b1, b2) = active.unsqueeze(1), BETAS
         self.count += row
         self.m.copy_(torch.where(row, b1 * self.m + (1 - b1) * gradients, self.m))
         self.v.copy_(torch.where(row, b2 * self.v + (1 - b2) * gradients.square(), self.v))
@@ -104,9 +103,9 @@ def failed_adjoints(caught: Sequence[warnings.WarningMessage], like: Tensor) -> 
     """On which graphs the adjoint failed, by its warnings, a mask like ``like`` [R, G]."""
     out = torch.zeros_like(like)
     for warning in caught:
-        about = warning.message
-        if isinstance(about, ConvergenceWarning) and about.failed is not None:
-            out |= about.failed
+        failed = getattr(warning.message, "failed", None)
+        if isinstance(warning.message, ConvergenceWarning) and failed is not None:
+            out |= failed
     return out
 
 
@@ -116,26 +115,22 @@ def diagnose(
     """The reason why each broken replica must stop, from losses [R], gradients [R, P], and the
     graphs on which the ``forward`` and the ``adjoint`` solves failed, [R, G] each."""
     unbounded = ~torch.isfinite(losses) | ~torch.isfinite(gradients).all(1)
-    broken = unbounded | forward.any(1) | adjoint.any(1)
-    return {
-        r: _reason(float(losses[r]), found, r, forward[r], adjoint[r])
-        for r in broken.nonzero()[:, 0].tolist()
-    }
-
-
-def _reason(loss: float, found: Solution, r: int, forward: Tensor, adjoint: Tensor) -> str:
-    if bool(forward.any()):
-        g = int(forward.nonzero()[0, 0])
-        return (
-            f"the forward solve failed on {int(forward.sum())} graphs (residual "
-            f"{float(found.residual[r, g]):.2g} after {int(found.iterations[r, g])} "
-            f"iterations): {Status(int(found.status[r, g])).advice}"
-        )
-    if not abs(loss) < torch.inf:
-        return (
-            f"the loss was {loss}: look for NaN in the targets (y), and at the features, the loss "
-            f"and the learning rate"
-        )
-    if bool(adjoint.any()):
-        return f"the adjoint solve failed on {int(adjoint.sum())} graphs"
-    return f"the gradient was not finite: {Status.NOT_FINITE.advice}"
+    reasons = {}
+    for r in (unbounded | forward.any(1) | adjoint.any(1)).nonzero()[:, 0].tolist():
+        if bool(forward[r].any()):
+            g = int(forward[r].nonzero()[0, 0])
+            reasons[r] = (
+                f"the forward solve failed on {int(forward[r].sum())} graphs (residual "
+                f"{float(found.residual[r, g]):.2g} after {int(found.iterations[r, g])} "
+                f"iterations): {Status(int(found.status[r, g])).advice}"
+            )
+        elif not bool(torch.isfinite(losses[r])):
+            reasons[r] = (
+                f"the loss was {float(losses[r])}: look for NaN in the targets (y), and at the "
+                f"features, the loss and the learning rate"
+            )
+        elif bool(adjoint[r].any()):
+            reasons[r] = f"the adjoint solve failed on {int(adjoint[r].sum())} graphs"
+        else:
+            reasons[r] = f"the gradient was not finite: {Status.NOT_FINITE.advice}"
+    return reasons

@@ -186,7 +186,8 @@ MASKS = ("train_mask", "val_mask", "test_mask")
 def views(graphs: Sequence[Data]) -> tuple[list[Data], list[Split]]:
     """Each graph once for every part (training, validation, test) of every fold, with the nodes
     that count there as ``counted`` [N]; and the splits of these graphs."""
-    columns = {_columns(g) for g in graphs}
+    masks = [_masks(graph) for graph in graphs]
+    columns = {mask.size(-1) for mask in masks}
     if len(columns) > 1:
         raise InputError(
             f"the masks of the graphs have {sorted(columns)} columns; expected one for each of as "
@@ -196,14 +197,13 @@ def views(graphs: Sequence[Data]) -> tuple[list[Data], list[Split]]:
     splits = []
     for fold in range(columns.pop()):
         ids: list[list[int]] = [[], [], []]
-        for graph in graphs:
-            for part, mask in zip(ids, _masks(graph, fold), strict=True):
-                if bool(mask.any()):
+        for graph, mask in zip(graphs, masks, strict=True):
+            for part, counted in zip(ids, mask[..., fold], strict=True):
+                if bool(counted.any()):
                     view = copy.copy(graph)
                     for key in MASKS:
-                        if key in view:
-                            del view[key]
-                    view.counted = mask
+                        view.pop(key, None)
+                    view.counted = counted
                     part.append(len(out))
                     out.append(view)
         if not ids[0]:
@@ -214,10 +214,10 @@ def views(graphs: Sequence[Data]) -> tuple[list[Data], list[Split]]:
     return out, splits
 
 
-def _columns(graph: Data) -> int:
-    """The number of folds in the masks of a graph."""
-    found = [graph.get(key) for key in MASKS if graph.get(key) is not None]
-    for mask in found:
+def _masks(graph: Data) -> Tensor:
+    """The training, validation and test nodes of every fold, bool [3, N, F]."""
+    found = {key: graph.get(key) for key in MASKS if graph.get(key) is not None}
+    for mask in found.values():
         good = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() in (1, 2)
         if not good or mask.size(0) != graph.num_nodes:
             what = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else repr(mask)
@@ -225,20 +225,12 @@ def _columns(graph: Data) -> int:
                 f"a mask of nodes is {what}; expected bool [{graph.num_nodes}], or a column for "
                 f"each of several folds"
             )
-    return max(mask.size(1) if mask.dim() == 2 else 1 for mask in found)
-
-
-def _masks(graph: Data, fold: int) -> list[Tensor]:
-    """The training, validation and test nodes of one fold, bool [N] each."""
-    found = []
-    for key in MASKS:
-        mask = graph.get(key)
-        if mask is not None and mask.dim() == 2:
-            mask = mask[:, fold if mask.size(1) > 1 else 0]
-        found.append(mask)
-    train, val, test = found
-    val = torch.zeros_like(train) if val is None else val
-    return [train, val, ~(train | val) if test is None else test]
+    wide = {key: mask.view(len(mask), -1) for key, mask in found.items()}
+    folds = max(mask.size(1) for mask in wide.values())
+    wide = {key: mask.expand(-1, folds) for key, mask in wide.items()}
+    train = wide["train_mask"]
+    val = wide.get("val_mask", torch.zeros_like(train))
+    return torch.stack([train, val, wide.get("test_mask", ~(train | val))])
 
 
 # -- could a model be trained on these graphs? -----------------------------------------------------
@@ -249,16 +241,13 @@ def check_graphs(graphs: Sequence[Data]) -> None:
     masked = [g.get("train_mask") is not None for g in graphs]
     for i, g in enumerate(graphs):
         require_whole(g)
-        needed = {key: g.get(key) for key in ("x", "edge_index", "y")}
-        for key, value in needed.items():
-            if value is not None and not isinstance(value, Tensor):
+        for key in ("x", "edge_index", "y"):
+            if not isinstance(value := g.get(key), Tensor):
+                has = "no" if value is None else f"a {type(value).__name__} as"
                 raise InputError(
-                    f"graph {i} has {key} as a {type(value).__name__}; expected a tensor: "
-                    f"torch.as_tensor({key}), where it holds numbers"
+                    f"graph {i} has {has} {key}; expected tensors x, edge_index and y: "
+                    f"torch.as_tensor(...), where an array holds numbers"
                 )
-        lacks = [key for key, value in needed.items() if value is None]
-        if lacks:
-            raise InputError(f"graph {i} lacks {' and '.join(lacks)}; expected x, edge_index and y")
         if g.x.dim() != 2:
             raise InputError(
                 f"graph {i} has x of shape {list(g.x.shape)}; expected [nodes, features]: a single "
@@ -270,15 +259,10 @@ def check_graphs(graphs: Sequence[Data]) -> None:
                 f"x.float() for numbers, torch.nn.functional.one_hot for categories"
             )
         unused = [key for key in MASKS[1:] if g.get(key) is not None]
-        if unused and not masked[i]:
+        if (unused and not masked[i]) or masked[i] != masked[0]:
+            has = " and ".join(["train_mask"] * masked[i] + unused) or "no masks of nodes"
             raise InputError(
-                f"graph {i} has {' and '.join(unused)} and no train_mask, so all of its nodes "
-                f"would be trained on; expected a train_mask, or none of the three"
-            )
-        if masked[i] != masked[0]:
-            raise InputError(
-                f"graph {i} {'has' if masked[i] else 'lacks'} a train_mask, unlike graph 0; "
-                f"expected masks of nodes in all graphs or in none"
+                f"graph {i} has {has}; expected a train_mask in all graphs, or no masks in any"
             )
         width, edges = g.x.size(-1), edge_dim(g)
         expected = graphs[0].x.size(-1), edge_dim(graphs[0])
@@ -296,17 +280,11 @@ def per_node(graphs: Sequence[Data]) -> bool:
     masked = any(g.get("train_mask") is not None for g in graphs)
     if all(nodes) or (all(whole) and not masked):
         return all(nodes)
-    fits = whole if whole[0] and not masked else nodes
-    bad = fits.index(False)
-    y, n = list(graphs[bad].y.shape), graphs[bad].num_nodes
-    if masked:
-        raise InputError(
-            f"graph {bad} has masks of nodes and y of shape {y}; expected a row for each of {n} "
-            f"nodes"
-        )
+    bad = (whole if whole[0] and not masked else nodes).index(False)
     raise InputError(
-        f"graph {bad} has y of shape {y} and {n} nodes; expected a row for every node, in all "
-        f"graphs, or one row for each graph"
+        f"graph {bad} has {'masks of nodes, ' * masked}y of shape {list(graphs[bad].y.shape)} and "
+        f"{graphs[bad].num_nodes} nodes; expected a row for every node, in all graphs"
+        f"{', or one row for each graph' * (not masked)}"
     )
 
 

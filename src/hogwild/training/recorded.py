@@ -46,7 +46,7 @@ class Recorder:
         """Whether steps of this run may be recorded: on a GPU, with batches that come again, and a
         task of the library (a loss of the user's own may do anything)."""
         return (
-            loop.shelf.device.type == "cuda"
+            loop.batches.device.type == "cuda"
             and not loop.reshuffles
             and type(loop.task).__module__.startswith("hogwild.tasks.")
         )
@@ -147,7 +147,7 @@ def places(loop: Loop) -> list[int]:
     """Where the tensors lie that a recording reads and writes. A callback may put others in their
     place."""
     own = [*loop.model.parameters(), *loop.model.buffers(), loop.alive]
-    own += [t for _, t in loop.optimiser.state()]
+    own += loop.optimiser.state().values()
     own += [] if loop.warm.value is None else [loop.warm.value]
     return [t.data_ptr() for t in own]
 

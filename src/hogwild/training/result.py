@@ -22,13 +22,13 @@ from torch_geometric.data import Data
 
 from hogwild.config import Config
 from hogwild.errors import CheckpointError, ConfigError
-from hogwild.files import write_atomically
+from hogwild.files import plain, write_atomically
 from hogwild.metrics import cost
 from hogwild.models.gnn import ConvGNN
-from hogwild.plots.charts import curves
+from hogwild.plots.courses import curves
 from hogwild.tasks.base import Task
-from hogwild.training import checkpoint, log
-from hogwild.training.checkpoint import Stop
+from hogwild.training import checkpoint
+from hogwild.training.checkpoint import Log, Stop, read_history
 from hogwild.training.loop import Loop
 from hogwild.training.own import OwnTask
 from hogwild.training.registry import (
@@ -44,7 +44,6 @@ from hogwild.training.registry import (
 from hogwild.training.task import SHAPE, Absent, resolve
 
 PARTS = ("train", "val", "test")
-EXPECTED = "expected the folder of a finished run"
 
 
 @dataclass
@@ -129,7 +128,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """All numbers, for JSON."""
-        found: dict[str, Any] = log.plain({
+        found: dict[str, Any] = plain({
             "task": self.task.name,
             "model": self.config.model,
             "metric": self.task.metric_name,
@@ -207,7 +206,7 @@ class Result:
     def evaluate(self) -> dict[str, Tensor]:
         """The metrics, computed again from the parameters."""
         members = Members.of(self.config, self.task, self.replicas, device_of(self.config))
-        return measure(Loop(self.config, self.task, self.ensemble, members, None, log.Log(None)))
+        return measure(Loop(self.config, self.task, self.ensemble, members, None, Log(None)))
 
     def save(self) -> None:
         """Write the model, the metrics and the curves into the folder."""
@@ -250,17 +249,14 @@ def load(folder: str | Path, task: Any = None) -> Result:
         }
         stops = [None if s is None else Stop(**s) for s in found["stops"]]
         best_epoch = torch.tensor(found["best_epoch"])
-    except FileNotFoundError as error:
-        if not folder.exists():
-            raise CheckpointError(f"{folder} does not exist; {EXPECTED}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = "does not exist"
+        if folder.exists():
+            why = f"holds no finished run, or is damaged ({type(error).__name__}: {error})"
         raise CheckpointError(
-            f"{folder} holds no finished run ({Path(error.filename).name} is missing); {EXPECTED}: "
-            f"training with resume=True finishes what was begun"
-        ) from None
-    except NotADirectoryError:
-        raise CheckpointError(f"{folder} is a file; {EXPECTED}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder} is damaged ({type(error).__name__}: {error})") from error
+            f"{folder} {why}; expected the folder of a finished run: training with resume=True "
+            f"finishes what was begun"
+        ) from error
     if task is None:
         named = config.task and ".py:" not in config.task
         task = config.task if named else Absent(folder, config.task, found)
@@ -276,5 +272,5 @@ def load(folder: str | Path, task: Any = None) -> Result:
     ensemble = build(config, resolved, len(stops))
     checkpoint.load(folder / "model", ensemble)
     set_on_failure(ensemble, config.on_failure)
-    history = log.read(folder / "metrics.jsonl")
+    history = read_history(folder / "metrics.jsonl")
     return Result(ensemble.eval(), resolved, history, metrics, stops, best_epoch, config, folder)

@@ -6,7 +6,7 @@ not given.
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -162,28 +162,23 @@ def made(text: str, options: Mapping[str, Any], what: str = "task") -> Any:
     path, _, name = text.rpartition(":")
     if not Path(path).is_file():
         raise ConfigError(f"{what}={text!r}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    doing = f"{path} cannot be run"
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        why = blamed(error, path) or f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{what}={text!r}: {path} cannot be run: {why}") from error
-    make = vars(module).get(name)
-    if not callable(make):
-        own = [k for k, v in vars(module).items() if getattr(v, "__module__", "") == spec.name]
-        known = f"; {among(own, name)}" if own else ""
-        raise ConfigError(f"{what}={text!r}: {path} defines no class or function {name!r}{known}")
-    try:
+        found = runpy.run_path(path)
+        make = found.get(name)
+        if not callable(make):
+            own = [k for k, v in found.items() if getattr(v, "__module__", "") == "<run_path>"]
+            known = f"; {among(own, name)}" if own else ""
+            raise ConfigError(
+                f"{what}={text!r}: {path} defines no class or function {name!r}{known}"
+            )
+        doing = f"options {dict(options)!r}"
         return make(**options)
     except HogwildError:
         raise
     except Exception as error:
-        why = blamed(error, path) or str(error)
-        given = f" with options {dict(options)!r}" if options or what == "task" else ""
-        raise ConfigError(f"{what}={text!r}{given}: {why}") from error
+        why = blamed(error, path) or f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what}={text!r}: {doing}: {why}") from error
 
 
 def _from_file(text: str, options: Mapping[str, Any]) -> Task:

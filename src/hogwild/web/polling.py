@@ -25,7 +25,7 @@ from hogwild.errors import ConfigError
 from hogwild.web.worlds import MOST
 from hogwild_node.errors import NodeError
 from hogwild_node.transports.udp import QUESTION
-from hogwild_node.transports.zenoh import PROTOCOLS, WATCHED, endpoint, tls_settings
+from hogwild_node.transports.zenoh import PROTOCOLS, WATCHED, config_of, endpoint, tls_settings
 
 PLACE = re.compile(r"([a-z]+/)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+):\d{1,5}")
 EVERY, SELDOM = 0.2, 5.0
@@ -301,9 +301,8 @@ class _Zenoh:
         self.linked, self.due = wanted, now + 1.0
         if not wanted:
             return
-        config = self.zenoh.Config()
         settings: dict[str, Any] = {
-            "mode": "peer", "scouting/multicast/enabled": False, "scouting/gossip/enabled": False,
+            "mode": "peer",
             "open/return_conditions/declares": False, "listen/endpoints": [],
             "connect/endpoints": sorted(wanted), "transport/unicast/open_timeout": 800,
             "connect/retry": {
@@ -311,10 +310,8 @@ class _Zenoh:
             },
             **self.tls,
         }  # fmt: skip
-        for key, value in settings.items():
-            config.insert_json5(key, json.dumps(value))
         try:
-            self.session = self.zenoh.open(config)
+            self.session = self.zenoh.open(config_of(settings))
         except self.zenoh.ZError:
             self.linked = frozenset()  # later
             return

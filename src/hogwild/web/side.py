@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from torch import Tensor
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.moving import Frame
 from hogwild.asynchrony.schedule import Tick
-from hogwild.executors.simulation import NUMBER, Settings, Simulation
-from hogwild.executors.track import Course, Spoken
+from hogwild.executors.simulation import Settings, Simulation
+from hogwild.executors.track import Course
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.warm import Stream
@@ -97,12 +97,10 @@ class Side:
     classes: bool
     nodes: int
     since: int = 0  # the tick at which all nodes last began
-    _bill: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.course = Course(self.model, self.wanted, RESTART, self.add, depth=MOST_DELAY)
-        self.stream, self.spoken = Stream(self.model), Spoken()
-        self._bill = torch.zeros(3, self.nodes, dtype=torch.long)
+        self.course = Course(self.model, self.wanted, RESTART, depth=MOST_DELAY)
+        self.stream = Stream(self.model)
         self.rules: list[str] = []
         self.view = torch.zeros(0, dtype=torch.long)  # [E] time of the packet that is held
 
@@ -144,12 +142,6 @@ class Side:
         begin = torch.full((graph.num_edges,), self.simulation.time, dtype=torch.long)
         self.view = timetable.view.clone() if hasattr(timetable, "view") else begin
 
-    def add(self, nodes: Tensor, *counts: Tensor) -> None:
-        """Add what nodes have spent."""
-        ids = self.course.register.of_nodes.keys[nodes]
-        for row, count in zip(self._bill, counts, strict=True):
-            row[ids] += count
-
     # -- ticks -------------------------------------------------------------------------------------
 
     @property
@@ -169,7 +161,7 @@ class Side:
             self.since = time
             self.course.begin_anew()
             self._look_around(self.course.now.frame.ids)
-        tick = self.simulation.step()
+        tick = self.course.step()
         before = self.view[tick.edges]
         self.view[tick.edges] = tick.view
         return Packets.of(tick, self.ends, before)
@@ -178,15 +170,10 @@ class Side:
         """What there is to see now."""
         simulation, m = self.simulation, self.frame.ids.numel()
         k, ids = self.exact.size(-1), self.frame.ids.numpy()
-        numbers = self.course.now.names.nodes
-        h = self.spoken.look(simulation, numbers, k)[:, :m]  # [k, m]
+        h = self.course.h[0, -k:, :m]  # [k, m]
         gap = float((h.T - self.exact).abs().max()) if m else 0.0
         out = self._read(h.T.contiguous())
-        tally = simulation.tally
-        spent = torch.stack(
-            [tally.updates.sum(), tally.packets.sum(), NUMBER * tally.numbers.sum()]
-        )
-        spent = (self._bill.sum(1) + spent).double() / max(m, 1)
+        spent = self.course.spent()[:, 0].double() / max(m, 1)
         age = (simulation.time - self.view).clamp_min(0)
         oldest = torch.zeros(simulation.graph.num_nodes, dtype=torch.long)
         oldest.scatter_reduce_(0, simulation.graph.dst, age, "amax")

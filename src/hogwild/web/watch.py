@@ -1,13 +1,11 @@
 """Agents that run elsewhere, which a page only watches.
 
-``hogwild swarm --keep`` writes its notes into a folder (:mod:`hogwild.executors.swarm_result`).
-Agents that were started by hand are asked for their status at their addresses
-(:mod:`hogwild.web.polling`).
+Agents of ``hogwild swarm``, and those that were started by hand, are asked for their status at
+their addresses (:mod:`hogwild.web.polling`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -20,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from hogwild.errors import ConfigError
-from hogwild.executors.swarm_result import GRAPH, WORDS
 from hogwild.web.polling import Poller, Status, places
 from hogwild.web.protocol import Command, Exchange, rounded, snapshot
 from hogwild.web.side import Seen
-from hogwild.web.worlds import MOST, fitted, layout
+from hogwild.web.worlds import MOST, layout
 
 SELDOM = 10.0
 """How many times longer than it took to lay a graph out the next time waits: agents may name other
@@ -46,20 +43,17 @@ class Ground:
     Attributes:
         names: What the agents are called, [n].
         edges: [E, 2].
-        exact: The answers in step, [n]; NaN: unknown.
         position: Where to draw them, [n, 2].
     """
 
     names: list[str]
     edges: np.ndarray
-    exact: np.ndarray
     position: np.ndarray
 
     @classmethod
     def of(cls, names: list[str], edges: np.ndarray) -> Ground:
-        """Agents whose answers in step are not known."""
-        n = len(names)
-        return cls(names, edges, np.full(n, np.nan), layout(edges.T, n))
+        """Agents at the places that the layout of their graph gives them."""
+        return cls(names, edges, layout(edges.T, len(names)))
 
 
 @dataclass(frozen=True)
@@ -68,119 +62,38 @@ class Sight:
 
     Attributes:
         ground: Their graph.
-        time: Seconds since the first look, or since the swarm began.
+        time: Seconds since the first look.
         agents: Those who speak, by row.
-        error: Relative distance from the answer in step; NaN: unknown.
-        events: What has happened, each with its time.
-        how: ``"runs"``, ``"silent"``, ``"ended"``, or ``"waiting"``: nobody has answered yet.
+        how: ``"runs"``, ``"silent"``, or ``"waiting"``: nobody has answered yet.
     """
 
     ground: Ground
     time: float
     agents: dict[int, Status] = field(default_factory=dict)
-    error: float = math.nan
-    events: list[tuple[float, str]] = field(default_factory=list)
     how: str = "runs"
 
     @property
     def banner(self) -> str:
         """How the agents are, as a sentence."""
         n, speak = len(self.ground.names), len(self.agents)
-        what = f"A swarm of {n} processes"
-        done = "; ".join(f"{what} after {t:.0f} s" for t, what in self.events[-3:])
         if self.how == "waiting":
             return f"Nobody answers at {', '.join(self.ground.names[:5])} yet. The page asks on."
-        text = {
-            "ended": f"{what}. It has ended.",
-            "silent": f"{what}. It says nothing any more.",
-            "runs": f"A swarm of {n} real processes, one for each node. This page only watches.",
-        }[self.how]
-        if self.how == "runs" and not self.events and 0 < speak < n:
-            text += f" {n - speak} of them cannot be heard."
-        return text + (f" {done[0].upper()}{done[1:]}." if done else "")
+        if self.how == "silent":
+            return f"A swarm of {n} processes. It says nothing any more."
+        text = f"A swarm of {n} real processes, one for each node. This page only watches."
+        return text + (f" {n - speak} of them cannot be heard." if speak < n else "")
 
 
-def watch(what: str | Path, certificates: str | None = None) -> Swarm | Agents:
-    """The swarm whose notes are in a folder, or the agents that listen at addresses.
+def watch(what: str | Path, certificates: str | None = None) -> Agents:
+    """The agents that listen at addresses.
 
     Raises:
-        ConfigError: Neither the notes of a swarm nor addresses.
+        ConfigError: These are no addresses.
     """
-    folder, addresses = Path(what), places(str(what))
-    if certificates is not None and addresses is None:
-        raise ConfigError(
-            f"certificates were given with {what}; expected them with addresses of agents, "
-            f"HOST:PORT, since a folder needs none"
-        )
-    if (folder / GRAPH).exists():
-        return Swarm(folder)
-    if addresses is not None and not folder.exists():
-        return Agents(Poller(addresses, None if certificates is None else Path(certificates)))
-    found = "holds nothing to watch" if folder.is_dir() else "is no folder"
-    raise ConfigError(
-        f"{folder} {found}; expected {GRAPH} in it (hogwild swarm RUN --keep {folder}), or "
-        f"addresses of agents: HOST:PORT,…"
-    )
-
-
-class Swarm:
-    """A swarm by the notes in its folder.
-
-    Raises:
-        ConfigError: The notes cannot be read.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        try:
-            found = json.loads((folder / GRAPH).read_text("utf-8"))
-            n = int(found["nodes"])
-            edges = np.array(found["edges"], np.int64).reshape(-1, 2)
-            exact = np.array(found["prediction"], float).reshape(n, -1)[:, 0]
-            pos = found["pos"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"{folder} holds no readable {GRAPH} ({error}); expected the folder of a running "
-                f"swarm: hogwild swarm RUN --keep {folder}"
-            ) from error
-        if not 1 <= n <= MOST or (edges.size and edges.max() >= n):
-            raise ConfigError(f"{folder / GRAPH} has {n} nodes; expected 1 to {MOST}")
-        placed = layout(edges.T, n) if pos is None else fitted(np.array(pos, float)[:, :2])
-        self.ground = Ground([str(i) for i in range(n)], edges, exact, placed)
-        self.last, self.heard = -1.0, time.monotonic()
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def notes(self) -> dict[str, Any] | None:
-        """The swarm's newest notes; ``None``: nothing that can be read."""
-        try:
-            found = json.loads((self.folder / WORDS).read_text("utf-8"))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) and "time" in found else None
-
-    def look(self) -> Sight:
-        """How the swarm is now."""
-        notes, now = self.notes(), time.monotonic()
-        if notes is not None and notes["time"] != self.last:
-            self.last, self.heard = notes["time"], now
-        how = "silent" if now - self.heard > SILENCE else "runs"
-        if notes is None:
-            return Sight(self.ground, max(self.last, 0.0), how=how)
-        error, n = notes.get("error"), len(self.ground.names)
-        return Sight(
-            self.ground,
-            float(self.last),
-            {
-                int(i): Status.of({**line, "id": i})
-                for i, line in notes["agents"].items()
-                if 0 <= int(i) < n
-            },
-            math.nan if error is None else float(error),
-            [(float(t), str(what)) for t, what in notes.get("events", [])],
-            "ended" if notes.get("ended") else how,
-        )
+    addresses = places(str(what))
+    if addresses is None:
+        raise ConfigError(f"{what} is no address; expected addresses of agents: HOST:PORT,…")
+    return Agents(Poller(addresses, None if certificates is None else Path(certificates)))
 
 
 class Agents:
@@ -248,7 +161,7 @@ def _natural(name: str) -> list[Any]:
 class Attached(Exchange):
     """One viewer of agents. Commands are refused: a viewer only watches."""
 
-    def __init__(self, agents: Swarm | Agents, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, agents: Agents, wake: Callable[[], None] = lambda: None) -> None:
         super().__init__(wake)
         self.agents, self.version = agents, 0
         self.ground: Ground | None = None
@@ -269,10 +182,7 @@ class Attached(Exchange):
         """Look at the agents again and again."""
         last = -1.0
         while not self._stop.wait(EVERY):
-            try:
-                sight = self.agents.look()
-            except (ArithmeticError, LookupError, ValueError, TypeError, AttributeError):
-                continue  # notes that are half written, or of another program
+            sight = self.agents.look()
             if sight.ground.names:
                 self._tell(sight)
             if sight.time != last and (sight.agents or sight.how != "runs"):
@@ -286,7 +196,7 @@ class Attached(Exchange):
             return
         self.text, self.ground, self.limits = text, sight.ground, limits
         self.version += 1
-        ground, known = sight.ground, bool(np.isfinite(sight.ground.exact).all())
+        ground, n = sight.ground, len(sight.ground.names)
         self.show(scene={
             "is": "scene", "version": self.version, "mode": "attached", "banner": text,
             "task": {
@@ -294,7 +204,7 @@ class Attached(Exchange):
                 "question": "Real processes talk over a real network, each at its own pace.",
                 "low": limits[0], "high": limits[1], "classes": False,
             },
-            "nodes": len(ground.names), "names": ground.names, "known": known,
+            "nodes": n, "names": ground.names, "known": False,
             "seed": 0, "told": None, "movable": False,
             "position": rounded(ground.position.ravel(), 4),
             "edges": ground.edges[ground.edges[:, 0] < ground.edges[:, 1]].ravel().tolist(),
@@ -302,15 +212,14 @@ class Attached(Exchange):
             "unit": UNIT, "full": 50,
             "sides": [{
                 "model": "swarm", "title": "The swarm", "about": "", "rule": "", "rules": [],
-                "ends": False, "in_step": None, "exact": rounded(ground.exact),
+                "ends": False, "in_step": None, "exact": rounded(np.full(n, np.nan)),
             }],
         })  # fmt: skip
 
     def _spread(self, sight: Sight) -> tuple[float, float]:
-        """The answers at both ends of the colours: those in step, or the least and the largest so
-        far, with room for others."""
-        known = sight.ground.exact[np.isfinite(sight.ground.exact)].tolist()
-        values: list[float] = known or [status.answer for status in sight.agents.values()]
+        """The answers at both ends of the colours: the least and the largest so far, with room for
+        others."""
+        values = [status.answer for status in sight.agents.values()]
         if not values or (
             self.fits and self.limits[0] <= min(values) <= max(values) <= self.limits[1]
         ):
@@ -330,5 +239,5 @@ class Attached(Exchange):
             spent += each.spent
             residual = max(residual, each.residual)
         updates, packets, size = (spent / max(len(sight.agents), 1)).tolist()
-        seen = Seen(sight.error, math.nan, residual, updates, packets, size, answer, stale, done)
+        seen = Seen(math.nan, math.nan, residual, updates, packets, size, answer, stale, done)
         return snapshot(self.version, round(PER_SECOND * sight.time), [(seen, 0, [])])

@@ -26,7 +26,7 @@ from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_one_of
 from hogwild.models.base import Model
-from hogwild.tasks.moving import near
+from hogwild.tasks.synthetic import near
 
 REACH = 1.45
 """Radius within which points are neighbours, in cells of the grid."""

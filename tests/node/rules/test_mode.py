@@ -120,7 +120,7 @@ def evaluations(monkeypatch):
     return counts
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def settled():
     """A simulation of eight nodes that have arrived."""
     return under_way(posed("edge", graph_of(8, 1.0, 0), 0), 90)
@@ -128,7 +128,7 @@ def settled():
 
 def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
     """Less is impossible: without a look it could not tell that what it heard changes nothing."""
-    simulation = on_torch(copy.deepcopy(settled))  # where evaluations can be counted
+    simulation = on_torch(settled)  # where evaluations can be counted
     counts = evaluations(monkeypatch)
     before = simulation.h.clone()
     simulation.step()
@@ -138,7 +138,7 @@ def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
 
 def test_nodes_that_are_done_are_cut_out(settled, monkeypatch):
     """One node whose neighbours' messages say something new, among seven that are settled."""
-    simulation = on_torch(copy.deepcopy(settled))  # where evaluations can be counted
+    simulation = on_torch(settled)  # where evaluations can be counted
     simulation.rule.own[..., 3] += 1.0
     counts = evaluations(monkeypatch)
     simulation.step()

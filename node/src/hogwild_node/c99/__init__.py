@@ -8,18 +8,28 @@ memory is in ``hog_node``, whose size is fixed by the model and the largest degr
 Energies use the rule ``"gradient"`` with the step ``"auto"``
 (:class:`~hogwild_node.rules.gradient.GradientRule`), contractions the rule ``"fixed-point"``. An
 update computes the numbers that :class:`~hogwild_node.agent.Agent` computes, up to rounding.
+
+A kind of model has a function here, which writes its sizes and tables, and two files in ``parts``:
+the types of what a node keeps of features (``NAME.h``), and its functions (``NAME.c``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
 from hogwild_node import model as node_models
-from hogwild_node.c99.kinds import WRITERS, Written, shared
-from hogwild_node.c99.text import defined, part
+from hogwild_node import networks, soft
+from hogwild_node.activations import NONEXPANSIVE
+from hogwild_node.c99.text import Network, defined, function, literal, mlp, part, table
 from hogwild_node.errors import ModelFileError, SetupError
-from hogwild_node.model import NodeModel
+from hogwild_node.model import ContractionModel, EnergyModel, NodeModel, SoftModel
 from hogwild_node.model_file import ModelFile
 from hogwild_node.packets import RULES, VERSION
 from hogwild_node.rules import RULES as node_rules
+from hogwild_node.rules.gradient import DAMPING
 
 DTYPES = ("float32", "float64")
 _RESIDUALS = {
@@ -44,38 +54,40 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
         raise SetupError(f"dtype={dtype!r}; expected one of {', '.join(DTYPES)}")
     if isinstance(max_degree, bool) or not isinstance(max_degree, int) or max_degree < 1:
         raise SetupError(f"max_degree={max_degree!r}; expected a positive whole number")
-    model = node_models.of(file)
-    writer = WRITERS.get(type(model))
-    if writer is None:
+    model, kind = node_models.of(file), file.config["kind"]
+    if kind not in WRITERS:
         raise ModelFileError(
-            f"a model of kind {file.config['kind']!r} cannot be written in C; expected an energy "
-            f"(EnergyGNN, SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of "
-            f"these, or run this model with hogwild-agent"
+            f"a model of kind {kind!r} cannot be written in C; expected an energy (EnergyGNN, "
+            f"SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run "
+            f"this model with hogwild-agent"
         )
     if node_models.GUESS in model.tensors:
         raise ModelFileError(
             "nodes of this model start at a learned guess (start='learned'), which a node in C "
             "does not compute; expected start='zero', or run the model with hogwild-agent"
         )
-    written: Written = writer(model, dtype)
-    rule = written.rule.replace("-", "_")
+    rule = "gradient" if "gradient" in model.rules else "fixed-point"
+    written, name = WRITERS[kind](model, dtype), rule.replace("-", "_")
+    letter = node_rules[rule].curves and not model.sees_both_sides(rule)
     return "\n".join(
         [
-            _about(model, written.rule, dtype, max_degree),
+            _about(model, rule, dtype, max_degree, letter),
             "#ifndef HOG_H\n#define HOG_H\n\n"
             "#include <math.h>\n#include <stdint.h>\n#include <string.h>\n",
-            _sizes(model, written, dtype, max_degree),
+            _sizes(model, rule, dtype, max_degree, letter) + defined(**written.sizes),
             written.types,
-            part("declarations.h").replace("HOG_RESIDUAL", _RESIDUALS[written.rule]),
+            part(f"{kind}.h"),
+            part(f"{name}.h"),
+            part("declarations.h").replace("HOG_RESIDUAL", _RESIDUALS[rule]),
             part("agent.h"),
             "#endif /* HOG_H */\n",
             "#ifndef HOG_DECLARATIONS\n",
             part("precision.h"),
             part("arithmetic.c"),
-            written.networks,
-            shared(model, dtype),
-            written.model,
-            part(f"{rule}.c"),
+            written.tables,
+            _shared(model, dtype),
+            part(f"{kind}.c"),
+            part(f"{name}.c"),
             part("node.c"),
             part("agent.c"),
             "#endif /* HOG_DECLARATIONS */\n",
@@ -83,46 +95,41 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
     )
 
 
-def _sizes(model: NodeModel, written: Written, dtype: str, max_degree: int) -> str:
-    k = model.channels
-    both, edges = model.sees_both_sides(written.rule), model.edge_dim or 0
-    letter = k + k * (k + 1) // 2 if node_rules[written.rule].curves and not both else 0
-    real = {"float32": "float", "float64": "double"}[dtype]
-    return (
-        f"typedef {real} hog_real;\n\n"
-        + defined(
-            HOG_MODEL=f'"{model.name}"',
-            HOG_SINGLE=int(dtype == "float32"),
-            HOG_SLOTS=max_degree,
-            HOG_RAW_FEATURES=model.in_channels,
-            HOG_FEATURES=model.told_channels,
-            HOG_EDGE_FEATURES=edges,
-            HOG_JOIN_FEATURES=edges * (1 + both),
-            HOG_CHANNELS=k,
-            HOG_LETTER=letter,
-            HOG_NUMBERS=k + letter,
-            HOG_OUTPUTS=model.out_channels,
-            HOG_TOLD=1,
-            HOG_JOINED=2,
-            HOG_VERSION=VERSION,
-            HOG_CODE=16 * RULES.index(written.rule) + (4 if dtype == "float32" else 8),
-            HOG_WIDTH=min(k, 255),
-            HOG_TOLERANCE=f"((hog_real){model.tolerance(dtype):.8e})",
-            HOG_MODEL_NUMBER=f"0x{model.name[:8]}UL",
-        )
-        + written.sizes
+def _sizes(model: NodeModel, rule: str, dtype: str, max_degree: int, letter: bool) -> str:
+    k, edges, single = model.channels, model.edge_dim or 0, dtype == "float32"
+    letters = k + k * (k + 1) // 2 if letter else 0
+    return f"typedef {'float' if single else 'double'} hog_real;\n\n" + defined(
+        HOG_MODEL=f'"{model.name}"',
+        HOG_SINGLE=int(single),
+        HOG_SLOTS=max_degree,
+        HOG_RAW_FEATURES=model.in_channels,
+        HOG_FEATURES=model.told_channels,
+        HOG_EDGE_FEATURES=edges,
+        HOG_JOIN_FEATURES=edges * (1 + model.sees_both_sides(rule)),
+        HOG_CHANNELS=k,
+        HOG_LETTER=letters,
+        HOG_NUMBERS=k + letters,
+        HOG_OUTPUTS=model.out_channels,
+        HOG_TOLD=1,
+        HOG_JOINED=2,
+        HOG_VERSION=VERSION,
+        HOG_CODE=16 * RULES.index(rule) + (4 if single else 8),
+        HOG_WIDTH=min(k, 255),
+        HOG_TOLERANCE=f"((hog_real){model.tolerance(dtype):.8e})",
+        HOG_MODEL_NUMBER=f"0x{model.name[:8]}UL",
+        HOG_DAMPING=literal(DAMPING, dtype),
     )
 
 
-def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
+def _about(model: NodeModel, rule: str, dtype: str, max_degree: int, letter: bool) -> str:
     """The first comment: what the file is, and how it is used."""
     edge = "edge_features" if model.edge_dim is not None else "0"
-    numbers = (
-        "its embedding\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the "
-        "upper triangle of a\n * curvature block"
-        if node_rules[rule].curves and not model.sees_both_sides(rule)
-        else "its embedding"
-    )
+    numbers = "its embedding"
+    if letter:
+        numbers += (
+            "\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the upper "
+            "triangle of a\n * curvature block"
+        )
     return f"""\
 /* One node of the model {model.name}: rule "{rule}", {dtype}, up to {max_degree} neighbours.
  *
@@ -150,6 +157,147 @@ def _about(model: NodeModel, rule: str, dtype: str, max_degree: int) -> str:
  * Do not compile with -ffast-math: the file tests for numbers that are not finite.
  */
 """
+
+
+# -- the models ------------------------------------------------------------------------------------
+
+
+class Written(NamedTuple):
+    """What a model adds to the C file beside its parts."""
+
+    sizes: Mapping[str, object]
+    """Macros."""
+    tables: str
+    """Parameters, and functions of numbers that know nothing of agents."""
+    types: str = ""
+
+
+def _energy(model: Any, dtype: str) -> Written:
+    """The energy GNN. Attention has for each head one row for the node's own features, one for the
+    neighbour's, one for the edge's."""
+    assert isinstance(model, EnergyModel)
+    names = ("hog_net_message", "hog_net_loop", "hog_net_update")
+    nets = [Network(name, net, dtype) for name, net in zip(names, model.nets, strict=True)]
+    heads, config = model.heads or 1, model.config
+    sizes = {
+        "HOG_HEADS": heads,
+        "HOG_CONCAT": int(config["concat"] or heads == 1),
+        "HOG_ENDS": 2 if config["message"] == "edge" else 1,
+        "HOG_MESSAGE": config["message_channels"],
+        "HOG_MERGED": nets[1].widths[-1],
+        "HOG_MESSAGE_FEATURES": nets[0].features,
+        "HOG_NORMALISED": int(config["normalize"]),
+        "HOG_MEAN": int(config["aggr"] == "mean" and not config["normalize"]),
+        "HOG_ATTENTION": int(model.heads is not None),
+        "HOG_ATTENTION_SLOPE": literal(networks.ATTENTION_SLOPE, dtype),
+        "HOG_RELU_GATES": int(config["gate"] == "relu"),
+        "HOG_BETA": literal(config["beta"], dtype),
+    }
+    code = part(f"{config['act']}.c") + part("picnn.c") + "".join(net.code() for net in nets)
+    if model.heads is not None:
+        theta: Any = {n: model.tensors.get(f"conv.attention.theta_{n}") for n in "xae"}
+        q, row = theta["x"].shape[-2], theta["a"][:, None]
+        code += table("hog_attention_own", row[..., :q] @ theta["x"], dtype)
+        code += table("hog_attention_there", row[..., q : 2 * q] @ theta["x"], dtype)
+        if theta["e"] is not None:
+            code += table("hog_attention_edge", row[..., 2 * q :] @ theta["e"], dtype)
+    return Written(sizes, code + "\n", "\n".join(net.types() for net in nets))
+
+
+def _denoising(model: NodeModel, dtype: str) -> Written:
+    """Graph signal denoising."""
+    sizes = {
+        f"HOG_{name.upper()}": literal(model.config[name], dtype) for name in ("gamma", "beta")
+    }
+    return Written(sizes, _encoder(model, dtype))
+
+
+def _soft(model: Any, dtype: str) -> Written:
+    """Soft energies."""
+    assert isinstance(model, SoftModel)
+    shared = {name: x[0] for name, x in model.shared.items()}
+    w, v, u = (shared[name] for name in ("receiver", "sender", "inner"))
+    bias, inner_bias = model.tensors["conv.bias"], model.tensors["conv.inner_bias"]
+    steepest = np.maximum(shared["low"], shared["high"])
+    bent = u.T @ (np.maximum(shared["inner_low"], shared["inner_high"]) * u)
+    p, beta, k = model.told_channels + 1, model.config["beta"], model.channels
+    squares = soft.AGGREGATIONS[model.config["aggr"]].c
+    sizes = {
+        "HOG_SOFT": w.shape[0],
+        "HOG_SOFT_WIDTH": literal(soft.WIDTH, dtype),
+        "HOG_INNER": u.shape[0],
+        "HOG_RESIDUAL": int(model.config["residual"]),
+        "HOG_LIMIT": literal(1.0 + (model.config["max_degree"] or 0.0), dtype),
+        **dict(zip(("HOG_HERE(d, e)", "HOG_THERE(d, e)"), squares, strict=True)),
+        "HOG_BETA": literal(beta, dtype),
+    }
+    tables = shared | {
+        "block": w.T @ (steepest * w) + v.T @ (steepest * v), "alone": beta * np.eye(k) + bent,
+        "own": bias[:, :p], "near": bias[:, p : 2 * p], "edges": bias[:, 2 * p :],
+        "offset": inner_bias,
+    }  # fmt: skip
+    written = (table(f"hog_soft_{name}", x, dtype) for name, x in tables.items() if x.size)
+    norm = _norm(model, "conv", model.told_channels, dtype)
+    return Written(sizes, norm + _encoder(model, dtype) + "".join(written) + "\n")
+
+
+def _contraction(model: Any, dtype: str) -> Written:
+    """IGNN and EIGNN."""
+    assert isinstance(model, ContractionModel)
+    act = model.config["act"]
+    slope = model.config["negative_slope"] if act == "leaky_relu" else 0.0
+    sizes = {"HOG_PHI(a)": NONEXPANSIVE[act].c.format(s=literal(slope, dtype))}
+    matrix = table("hog_matrix", model.tensors["matrix"], dtype)
+    return Written(sizes, _encoder(model, dtype) + matrix + "\n")
+
+
+WRITERS = {
+    "energy": _energy, "denoising": _denoising, "soft": _soft, "contraction": _contraction,
+}  # fmt: skip
+"""By the kind of model, which is also the name of its parts."""
+
+
+def _encoder(model: NodeModel, dtype: str) -> str:
+    return mlp("hog_net_encoder", *model._layers("conv.encoder"), model.told_channels, dtype)
+
+
+def _norm(model: NodeModel, of: str, width: int, dtype: str) -> str:
+    """Numbers of a node after the norm of a part of the model, if it has one."""
+    given, text = "", ""
+    for name in ("weight", "bias", "mean", "variance"):
+        row = model.tensors.get(f"{of}.norm.{name}")
+        given += "0, " if row is None else f"hog_{of}_{name}, "
+        text += "" if row is None else table(f"hog_{of}_{name}", row, dtype)
+    body = f"hog_copy(x, {width}, out);"
+    if text:
+        epsilon = literal(networks.NORM_EPSILON, dtype)
+        body = f"hog_normalise(x, {given}{epsilon}, {width}, out);"
+    return text + function(f"hog_norm_{of}", [body])
+
+
+def _shared(model: NodeModel, dtype: str) -> str:
+    """What all models have: the standardisation of features, their encoder, and the readout."""
+    text = ""
+    for kind in ("node",) if model.edge_dim is None else ("node", "edge"):
+        for name in ("offset", "scale"):
+            values = np.asarray(model.tensors[f"features.{kind}s.{name}"]).reshape(-1)
+            text += table(f"hog_{kind}_{name}", values, dtype)
+    encoder, how = model._layers("features.encoder"), "hog_node_offset, hog_node_scale"
+    encode = ["hog_copy(x, HOG_FEATURES, out);"]
+    standard = [f"hog_standardise(x, {how}, HOG_FEATURES, out);"]
+    if encoder[0]:
+        slope = literal(networks.FEATURE_SLOPE, dtype)
+        text += mlp("hog_net_features", *encoder, model.in_channels, dtype)
+        lines = [
+            "hog_real standard[HOG_RAW_FEATURES];",
+            f"hog_standardise(x, {how}, HOG_RAW_FEATURES, standard);",
+            "hog_net_features(standard, out);",
+            f"hog_leak(out, HOG_FEATURES, {slope}, out);",
+        ]
+        encode, standard = lines, encode
+    text += function("hog_encode", encode) + function("hog_standard", standard)
+    layers, norm = model._layers("readout.node"), _norm(model, "readout", model.channels, dtype)
+    return f"{text}{norm}\n" + mlp("hog_net_readout", *layers, model.channels, dtype)
 
 
 __all__ = ["DTYPES", "generate"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 
@@ -22,7 +23,7 @@ class Received:
     at: float | None = None
 
 
-class Transport(ABC):
+class Transport(AbstractContextManager["Transport"], ABC):
     """The links of one agent to its neighbours.
 
     A link is lossy and unordered, and a newer packet may overwrite an older one. :meth:`send` and
@@ -59,9 +60,6 @@ class Transport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Leave the network."""
-
-    def __enter__(self) -> Transport:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -13,7 +13,7 @@ import contextlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,15 @@ def _import() -> Any:
             "--transport udp"
         ) from error
     return zenoh
+
+
+def config_of(settings: Mapping[str, Any]) -> Any:
+    """Zenoh's configuration of a session that looks for nobody beyond its addresses."""
+    config = _import().Config()
+    alone = {"scouting/multicast/enabled": False, "scouting/gossip/enabled": False}
+    for key, value in (alone | dict(settings)).items():
+        config.insert_json5(key, json.dumps(value))
+    return config
 
 
 def endpoint(text: str | None, whose: str, default: str = "tcp") -> str:
@@ -74,38 +83,6 @@ def tls_settings(certificates: Certificates) -> dict[str, Any]:
             "close_link_on_expiration": True,
         }.items()
     }
-
-
-class _Access:
-    """Zenoh's access control: what is not allowed is denied."""
-
-    def __init__(self) -> None:
-        self.rules: list[dict[str, Any]] = []
-        self.subjects: list[dict[str, Any]] = []
-        self.policies: list[dict[str, Any]] = []
-
-    def allow(self, name: str, *, hears: Sequence[str], says: Sequence[str] = ()) -> None:
-        """Hear these keys from the certificate of this name, and say those keys to it.
-
-        A subscription travels against its messages: whoever hears a key declares so to the sender.
-        """
-        wanted = [("ingress", "put", hears), ("egress", "declare_subscriber", hears),
-                  ("egress", "put", says), ("ingress", "declare_subscriber", says)]  # fmt: skip
-        rules = [
-            {"id": f"{flow}-{message}-{name}", "permission": "allow", "flows": [flow],
-             "messages": [message], "key_exprs": list(keys)}
-            for flow, message, keys in wanted if keys
-        ]  # fmt: skip
-        self.rules += rules
-        self.subjects.append({"id": name, "cert_common_names": [name]})
-        self.policies.append({"rules": [rule["id"] for rule in rules], "subjects": [name]})
-
-    def settings(self) -> dict[str, Any]:
-        """The settings, as Zenoh reads them."""
-        return {
-            "enabled": True, "default_permission": "deny", "rules": self.rules,
-            "subjects": self.subjects, "policies": self.policies,
-        }  # fmt: skip
 
 
 class ZenohTransport(Transport):
@@ -153,7 +130,6 @@ class ZenohTransport(Transport):
         self.publishers: dict[tuple[str, str], Any] = {}
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
-        config = self.zenoh.Config()
         plain = "tcp" if self.certificates is None else "tls"
         there = [endpoint(text, f"neighbour {j}", plain) for j, text in neighbours.items() if text]
         here = endpoint(self.listen, "the agent", plain)
@@ -164,8 +140,6 @@ class ZenohTransport(Transport):
             )
         settings: dict[str, Any] = {
             "mode": "peer",
-            "scouting/multicast/enabled": False,
-            "scouting/gossip/enabled": False,
             "open/return_conditions/declares": False,  # else every open waits half a second
             "listen/endpoints": [here],
             "connect/endpoints": there,
@@ -178,29 +152,49 @@ class ZenohTransport(Transport):
         if self.certificates is not None:
             settings |= tls_settings(self.certificates)
             settings["access_control"] = self._access(neighbours)
-        for key, value in settings.items():
-            config.insert_json5(key, json.dumps(value))
-        return config
+        return config_of(settings)
 
     def _access(self, neighbours: Mapping[str, str | None]) -> dict[str, Any]:
-        """Neighbour j may publish as j to this agent and ask for what this agent sends to j. The
-        controller may publish control messages, and watch. Everything else is dropped, in both
-        directions."""
-        mine, found = self.name, _Access()
-        for j in neighbours:
-            told = [f"{self.prefix}/{kind}/{j}/{mine}" for kind in KINDS]
-            sent = [f"{self.prefix}/{kind}/{mine}/{j}" for kind in KINDS]
-            found.allow(j, hears=told, says=sent)
+        """Zenoh's access control: what is not allowed is denied, in both directions.
+
+        Neighbour j may publish as j to this agent and ask for what this agent sends to j. The
+        controller may publish control messages, and watch.
+        """
+        mine, prefix = self.name, self.prefix
+        allowed = {
+            j: ([f"{prefix}/{kind}/{j}/{mine}" for kind in KINDS],
+                [f"{prefix}/{kind}/{mine}/{j}" for kind in KINDS])
+            for j in neighbours
+        }  # fmt: skip
+        if self.controller in neighbours:
+            raise SetupError(
+                f"the controller and a neighbour are both named {self.controller}; expected a "
+                f"controller with a name of its own"
+            )
         if self.controller is not None:
-            if self.controller in neighbours:
-                raise SetupError(
-                    f"the controller and a neighbour are both named {self.controller}; expected a "
-                    f"controller with a name of its own"
-                )
-            control = f"{self.prefix}/control/{mine}"
             # Whoever watches asks for all agents at once, and gets what this one says of itself.
-            found.allow(self.controller, hears=[control], says=[WATCHED])
-        return found.settings()
+            allowed[self.controller] = [f"{prefix}/control/{mine}"], [WATCHED]
+        # A subscription travels against its messages: who hears a key declares so to the sender.
+        rules = {
+            name: [
+                {"id": f"{flow}-{message}-{name}", "permission": "allow", "flows": [flow],
+                 "messages": [message], "key_exprs": keys}
+                for flow, message, keys in (
+                    ("ingress", "put", hears), ("egress", "declare_subscriber", hears),
+                    ("egress", "put", says), ("ingress", "declare_subscriber", says),
+                )
+            ]
+            for name, (hears, says) in allowed.items()
+        }  # fmt: skip
+        return {
+            "enabled": True, "default_permission": "deny",
+            "rules": [rule for some in rules.values() for rule in some],
+            "subjects": [{"id": name, "cert_common_names": [name]} for name in rules],
+            "policies": [
+                {"rules": [rule["id"] for rule in some], "subjects": [name]}
+                for name, some in rules.items()
+            ],
+        }  # fmt: skip
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
         for text, whose in ((self.listen, "the agent"), *((a, n) for n, a in neighbours.items())):

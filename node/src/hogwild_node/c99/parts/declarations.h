@@ -22,7 +22,6 @@ typedef struct {
     hog_rule rule;
     hog_node_model model;
     hog_neighbour near[HOG_SLOTS];
-    hog_work work;
 } hog_node;
 
 /* Start a node with its own features [HOG_RAW_FEATURES] and no neighbours, where the model starts.

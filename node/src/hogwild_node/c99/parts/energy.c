@@ -95,8 +95,8 @@ static void hog_refresh(hog_node *node)
     hog_net_loop_sensitivities loop_felt;
     hog_net_update_sensitivities update_felt;
 
-    hog_net_loop_forward(0, &node->model.loop, node->h, &node->work.loop);
-    for (int m = 0; m < M; m++) inner[m] = loop_weight * node->work.loop.value[m];
+    hog_net_loop_forward(0, &node->model.loop, node->h, &node->model.work.loop);
+    for (int m = 0; m < M; m++) inner[m] = loop_weight * node->model.work.loop.value[m];
     for (int s = 0; s < HOG_SLOTS; s++) {
         const hog_neighbour *near = &node->near[s];
         if (!near->taken) continue;
@@ -105,7 +105,7 @@ static void hog_refresh(hog_node *node)
             y[HOG_ENDS * c + HOG_ENDS - 1] = near->heard[c];
         }
         for (int head = 0; head < HOG_HEADS; head++) {
-            hog_net_message_tape *tape = &node->work.message[s][head];
+            hog_net_message_tape *tape = &node->model.work.message[s][head];
             hog_real weight = share * near->model.weight[head];
             hog_net_message_forward(head, &near->model.gates[head], y, tape);
             for (int c = 0; c < C; c++)
@@ -113,16 +113,16 @@ static void hog_refresh(hog_node *node)
         }
     }
     hog_copy(node->h, K, inner + M);
-    hog_net_update_forward(0, &node->model.update, inner, &node->work.update);
+    hog_net_update_forward(0, &node->model.update, inner, &node->model.work.update);
     hog_net_update_backward(
-        0, &node->model.update, &node->work.update, &one, bar, &update_felt);
+        0, &node->model.update, &node->model.work.update, &one, bar, &update_felt);
     hog_net_update_second(
-        0, &node->model.update, &node->work.update, &update_felt, 1, out, u);
+        0, &node->model.update, &node->model.work.update, &update_felt, 1, out, u);
 
     for (int m = 0; m < M; m++) cotangent[m] = loop_weight * bar[m];
     hog_net_loop_backward(
-        0, &node->model.loop, &node->work.loop, cotangent, back, &loop_felt);
-    hog_net_loop_second(0, &node->model.loop, &node->work.loop, &loop_felt, 1, a, curved);
+        0, &node->model.loop, &node->model.work.loop, cotangent, back, &loop_felt);
+    hog_net_loop_second(0, &node->model.loop, &node->model.work.loop, &loop_felt, 1, a, curved);
     for (int m = 0; m < M * K; m++) a[m] *= loop_weight;
     for (int c = 0; c < K; c++) {
         node->rule.own[c] = bar[M + c] + back[c] + HOG_BETA * node->h[c];
@@ -141,7 +141,7 @@ static void hog_refresh(hog_node *node)
         hog_zero(toward, M * K);
         for (int head = 0; head < HOG_HEADS; head++) {
             const hog_net_message_gates *gates = &near->model.gates[head];
-            const hog_net_message_tape *tape = &node->work.message[s][head];
+            const hog_net_message_tape *tape = &node->model.work.message[s][head];
             hog_real weight = share * near->model.weight[head];
             int first = HOG_CONCAT ? head * C : 0;
             for (int c = 0; c < C; c++) cotangent[c] = weight * bar[first + c];

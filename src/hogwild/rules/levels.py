@@ -1,4 +1,6 @@
-r"""Stacks of implicit layers: a node keeps, updates and sends the embeddings of all its levels.
+r"""The rules of models with several levels, and of maps: they have no step.
+
+**Stacks of implicit layers**: a node keeps, updates and sends the embeddings of all its levels.
 
 A packet from j to i carries every level's :math:`h^{(s)}_j` and letter. At its turn node i goes
 through its levels from the features up. Level s is a problem whose features are
@@ -15,15 +17,130 @@ the documentation ("Asynchrony").
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hogwild.engines.rules import RuleKernel, kernel_of
+from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.levels import StackProblem
-from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild.models.program import LayeredProblem
+from hogwild.models.stack import StackProblem
+from hogwild.problems.base import FixedPoint
+from hogwild.rules.base import About
+from hogwild_node.rules import (
+    CachingRule,
+    FixedPointRule,
+    OverwritingRule,
+    ResendingRule,
+    Rule,
+    WaitingRule,
+)
+from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.layered import LayersRule
+
+REMEDY = (
+    "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
+    "layers; rule='resending' in smaller packets that are acknowledged"
+)
+EXACT = "rule='caching' or rule='resending', which end at the synchronous answer"
+
+
+def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
+    """The rule that applies a map."""
+    return FixedPointRule(problem.node, problem.graph.everyone, problem.channels)
+
+
+def _layers(problem: LayeredProblem, rule: type[LayersRule]) -> Rule:
+    return rule(problem.node, problem.graph.everyone, problem.channels)
+
+
+def overwriting_rule(problem: LayeredProblem) -> Rule:
+    """The paper's rule for layers.
+
+    Raises:
+        AsynchronyError: The layers have several widths.
+    """
+    if len(set(problem.widths)) > 1:
+        raise AsynchronyError(
+            f"rule='overwriting' was asked of layers whose values have the widths "
+            f"{', '.join(map(str, problem.widths))} (the last is what the last layer gives); a "
+            f"node that overwrites has one value, which its neighbours read at whatever layer "
+            f"they are, so expected one width. Use rule='caching', which is exact for any widths"
+        )
+    return _layers(problem, OverwritingRule)
+
+
+def resending_rule(problem: LayeredProblem) -> Rule:
+    """Layers whose values are acknowledged.
+
+    Raises:
+        AsynchronyError: The graph has an edge without a reverse.
+    """
+    problem.graph.require_reverse_links(
+        "rule='resending' needs an acknowledgement for every value; rule='caching' needs none"
+    )
+    return _layers(problem, ResendingRule)
+
+
+FIXED = About(
+    fits=FixedPoint,
+    make=fixed_point_rule,
+    differentiable=True,
+    proof="contraction",
+    better=("balls",),
+    tuning="training with a smaller kappa or modulus of contraction",
+)
+CACHING = About(
+    fits=LayeredProblem,
+    make=partial(_layers, rule=CachingRule),
+    proof="layers",
+    exact="lossy",
+    timed=True,
+    reason="a node recomputes all layers from its neighbours' newest values of all of them: values "
+    "of layer l + 1 are right once those of layer l are and have been heard, so the answer is the "
+    "synchronous one after L (S + D) ticks, and under any loss or delay as soon as values have "
+    "crossed L hops",
+    gain=", in which nobody waits, in larger packets",
+)
+OVERWRITING = About(
+    fits=LayeredProblem,
+    make=overwriting_rule,
+    proof="layers",
+    reason="a node applies its layers to the values that its neighbours last sent, of whichever "
+    "layer: the result depends on the schedule, and no further update mends it",
+    late=EXACT,
+    failing="{degrades}: predictions move by up to {distance} of the largest{effect}, since a node "
+    f"applies its layers to whichever layer's values it last heard. What to do: {REMEDY}.",
+)
+WAITING = About(
+    fits=LayeredProblem,
+    make=partial(_layers, rule=WaitingRule),
+    proof="layers",
+    exact="calm",
+    reason="nodes wait for the layer they need, so the answer is the synchronous one if every "
+    "packet arrives; a single lost packet stops its receivers, and in the end all, for ever. "
+    "Only the slowest node bounds the time.",
+    better=("caching",),
+    tuning="",
+    late=EXACT,
+    failing="Stalls: under {bad} of {schedules} some nodes still wait for values of the layer they "
+    "need{effect}. The value of a layer is sent once; where it is lost, it is missing for ever. "
+    f"What to do: {REMEDY}.",
+)
+RESENDING = About(
+    fits=LayeredProblem,
+    make=resending_rule,
+    proof="layers",
+    exact="lossy",
+    reason="nodes wait for the layer they need, and every value is sent until it is acknowledged: "
+    "the answer is the synchronous one as soon as every node has had its layers, with any delay "
+    "and loss that lets a packet through now and then",
+    better=("caching",),
+    tuning="",
+)
 
 
 class StackRule(Rule):

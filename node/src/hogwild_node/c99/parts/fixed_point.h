@@ -1,0 +1,3 @@
+typedef struct {
+    char none;
+} hog_rule;

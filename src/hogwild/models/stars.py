@@ -1,0 +1,148 @@
+r"""Graphs of stars: the edges that a forward reads where some nodes compute.
+
+A forward is written for whole graphs. An asynchronous node evaluates it on its *star*: the node,
+and one leaf for every edge into it. The leaf holds what the node last heard on that edge.
+
+* Some layers weigh a message by the *degree of its sender*. The leaves then get the edges of the
+  nodes that they stand for. The values at the far ends of these edges do not matter.
+* :class:`~torch_geometric.nn.GCNConv` also uses the degrees of senders. Its weights are constants
+  of the graph and are computed once.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from hogwild.graph import Graph, Star, kept
+
+
+@dataclass(eq=False)
+class StarEdges:
+    """The edges of some stars, which share no nodes. The nodes of this graph are first the centres
+    [A], then a leaf for every edge into them [E'], then, if a layer needs them, the far ends of the
+    leaves' own edges [F].
+
+    A self-loop leads from a centre to itself, not from a leaf.
+    """
+
+    index: Tensor  # [2, M]
+    rows: Tensor  # [M] the edge of the whole graph that each edge is
+    size: int  # A
+    nodes: Tensor  # [A + E' + F] the node of the whole graph that each node stands for
+    near: Tensor | None  # [F] the centre or leaf that each far end is joined to
+
+    @classmethod
+    def of(cls, graph: Graph, at: Star, surrounded: bool) -> StarEdges:
+        """The edges of these stars; ``surrounded`` adds the leaves' own edges."""
+        nodes, edges = _numbers(at, graph)
+        a, count, src = at.size, edges.numel(), graph.src[edges]
+        leaf = torch.arange(a, a + count, device=src.device)
+        index = torch.stack([torch.where(src == graph.dst[edges], at.slot, leaf), at.slot])
+        if not surrounded:
+            return cls(index, edges, a, torch.cat([nodes, src]), None)
+        into, out = graph.star(src), _reversed(graph).star(torch.cat([nodes, src]))
+        (_, entering), (_, leaving) = _numbers(into, graph), _numbers(out, graph)
+        drawn = torch.cat([torch.full_like(nodes, -1), edges])[out.slot]  # already drawn
+        own = graph.src[entering] == graph.dst[entering]
+        new = (graph.src[leaving] != graph.dst[leaving]) & (leaving != drawn)
+        # The edges into every leaf, with its self-loops, and the edges out of all nodes.
+        heard, loop, said = a + into.slot[~own], a + into.slot[own], out.slot[new]
+        near = torch.cat([heard, said])
+        far = torch.arange(a + count, a + count + near.numel(), device=src.device)
+        far_in, far_out = far.tensor_split((heard.numel(),))
+        senders = torch.cat([index[0], far_in, loop, said])
+        receivers = torch.cat([index[1], heard, loop, far_out])
+        return cls(
+            torch.stack([senders, receivers]),
+            torch.cat([edges, entering[~own], entering[own], leaving[new]]),
+            a,
+            torch.cat([nodes, src, graph.src[entering[~own]], graph.dst[leaving[new]]]),
+            near,
+        )
+
+    def values(self, h: Tensor, inbox: Tensor) -> Tensor:
+        """Values of all nodes: […, A, k], […, E', k] → […, A + E' + F, k].
+
+        A far end gets the value of the node that it is joined to. This value is wrong on purpose:
+        :mod:`hogwild.models.trial` then detects layers that read it.
+        """
+        x = torch.cat([h, inbox], -2)
+        return x if self.near is None else torch.cat([x, x[..., self.near, :]], -2)
+
+    def weighted(self, weight: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """:func:`normalised` edges and weights on these stars, from the ``weight`` of the ``count``
+        edges of the whole graph and of its self-loops."""
+        edge, loop = weight.tensor_split((count,))
+        if not loop.numel():
+            return self.index, edge[self.rows]
+        own = torch.arange(self.nodes.numel(), device=self.nodes.device).expand(2, -1)
+        index = torch.cat([self.index, own], 1)
+        return index, torch.cat([edge[self.rows], loop[self.nodes]])
+
+
+def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:
+    """The indices of a star's nodes [A] and edges [E'] in the graph."""
+    device = at.slot.device
+    nodes = torch.arange(graph.num_nodes, device=device) if at.nodes is None else at.nodes
+    edges = torch.arange(graph.num_edges, device=device) if at.edges is None else at.edges
+    return nodes, edges
+
+
+@kept
+def _reversed(graph: Graph) -> Graph:
+    """The graph with all edges reversed; edges keep their indices."""
+    return Graph(graph.dst, graph.src, graph.batch, graph.num_nodes, graph.num_graphs)
+
+
+# -- the weights of a GCN -------------------------------------------------------------------------
+
+
+def normalises(conv: Any) -> bool:
+    """Whether a convolution is PyG's GCN with normalised weights, which hogwild can compute."""
+    return type(conv) is pyg.GCNConv and conv.normalize and conv.aggr in ("add", "sum")
+
+
+@torch.compiler.disable(reason="torch.compile cannot see through a copy of a module")
+def without_normalisation(conv: pyg.GCNConv) -> pyg.GCNConv:
+    """A copy of a GCN layer that takes its edge weights as they are; it shares all parameters."""
+    bare = copy.copy(conv)
+    bare.normalize = False
+    bare.__dict__.pop("forward", None)  # of an intercepted layer
+    return bare
+
+
+def normalised(
+    graph: Graph, given: Tensor | None, improved: bool, loops: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    r"""Edges and weights of the symmetrically normalised adjacency
+    :math:`(D + I)^{-1/2}(A + I)(D + I)^{-1/2}`, for the weights ``given`` [E]. With ``loops`` one
+    self-loop for every node is appended."""
+    graph.require_whole("the normalisation of a GCN")
+    edges = torch.stack([graph.src, graph.dst])
+    index, weight = gcn_norm(
+        edges, given, graph.num_nodes, improved, loops, "source_to_target", dtype
+    )
+    if loops and graph.self_loops is not None:
+        # PyG removes self-loops before it adds its own. Here they stay with weight zero, so that
+        # the edges keep their indices.
+        keep = graph.src != graph.dst
+        edge = weight.new_zeros(graph.num_edges)
+        edge = edge.masked_scatter(keep, weight[: -graph.num_nodes])
+        weight = torch.cat([edge, weight[-graph.num_nodes :]])
+        index = torch.cat([edges, index[:, -graph.num_nodes :]], 1)
+    return index, weight
+
+
+@kept
+def unweighted(
+    graph: Graph, improved: bool, loops: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """:func:`normalised` for edges of weight one, kept with the graph for all forward passes."""
+    return normalised(graph, None, improved, loops, dtype)
