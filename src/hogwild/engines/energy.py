@@ -33,18 +33,19 @@ from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
 """The activations of ``source/vectors.h``, in its order."""
 
+_INT, _AT = ctypes.c_int64, ctypes.c_void_p
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which
 conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
 
 
-class _Posed(ctypes.Structure):
-    """Posed in ``source/batch.h``."""
+class Posed(ctypes.Structure):
+    """A problem, as in ``source/batch.h``."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_int64 if name in ("replicas", "between", "across", "method") else ctypes.c_void_p)
-        for name in ("plan", "sizes", "replicas", "parameters", "nodes", "edges", "weight", "between",
-                     "across", "loop_weight", "method", "held")
+    _fields_ = (
+        ("plan", _AT), ("sizes", _AT), ("replicas", _INT), ("parameters", _AT), ("nodes", _AT),
+        ("edges", _AT), ("weight", _AT), ("weight_replica", _INT), ("weight_head", _INT),
+        ("loop_weight", _AT), ("method", _INT), ("held", _AT),
     )  # fmt: skip
 
 
@@ -221,7 +222,7 @@ class EnergyKernel:
     def _arguments(self, direct: bool) -> Any:
         """What poses the problem, and whether Hessians are factorised."""
         posed, _alive = self._posed
-        return ctypes.byref(_Posed(*posed, int(direct), address(self.held)))
+        return ctypes.byref(Posed(*posed, int(direct), address(self.held)))
 
     def solve(
         self, h0: Tensor | None, atol: float, rtol: float, max_iter: int, max_backtracks: int,

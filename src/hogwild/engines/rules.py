@@ -126,7 +126,7 @@ def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fie
 
 
 def by_receiver(graph: Graph) -> tuple[Tensor, Tensor]:
-    """The edges by receiver: where each node's edges begin [N + 1], and the edges in that order [E]."""
+    """The edges by receiver: where each node's edges begin [N + 1], and their order [E]."""
     order, begin = graph._rows
     return begin, order
 

@@ -420,15 +420,17 @@ HOG_API int hog_soft(const int64_t* shape, int64_t single, const int64_t* batch,
             constexpr int64_t lanes = 64 / sizeof(T);
             if (p.k % lanes || p.o % lanes || p.heads < 1 || p.w % (p.heads * lanes))
                 throw std::invalid_argument("a row is no multiple of a vector");
-            const int64_t used = std::min<int64_t>(threads, MOST_THREADS);
-            if (cotangents) {
-                const auto to = [&](int i) { return (T*)cotangents[i]; };
-                const SoftCotangents<T> all{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7)};
-                soft_cotangents<T>(p, (const T*)at, (const T*)b, used, all);
-            } else if (b)
-                soft_dual<T>(p, (const T*)at, (const T*)b, rtol, most, used, (T*)out, steps, residual, limit);
-            else
-                soft_solve<T>(p, (const T*)at, atol, rtol, most, used, (T*)out, steps, residual, limit);
+            const auto to = [&](int i) { return cotangents ? (T*)cotangents[i] : nullptr; };
+            const SoftCotangents<T> all{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7)};
+            soft_batch(p, std::min(threads, MOST_THREADS), [&](auto&& task, int64_t i, int rank) {
+                if (cotangents) return task.cotangents((const T*)at, (const T*)b, all);
+                double found = 0, allowed = 0;
+                const int64_t turns = most[i / p.graphs];
+                const int64_t taken =
+                    b ? task.dual((const T*)at, (const T*)b, rtol, turns, (T*)out, found, allowed)
+                      : task.solve((const T*)at, atol, rtol, turns, (T*)out, found, allowed);
+                if (rank == 0) steps[i] = taken, residual[i] = found, limit[i] = allowed;
+            });
         };
         single ? run(float()) : run(double());
     });
