@@ -307,7 +307,8 @@ class RuleKernel:
             step, rates = 1, gradient.rate.expand(shape).contiguous()
         self._alive: list[Any] = [rows, rates]
         at = {"begin": self.begin, "order": order, "rates": rates, "weights": rows.weights,
-              "of_edges": rows.edges, "of_nodes": rows.nodes, "lane_weights": rows.beside}  # fmt: skip
+              "of_edges": rows.edges, "of_nodes": rows.nodes,
+              "lane_weights": rows.beside}  # fmt: skip
         remembered = memory_of(rule, gradient)
         for name in MARKS:
             if name in remembered:
