@@ -127,11 +127,11 @@ class InNumPy:
         model = node_models.of(file)
         near = [Neighbour(random.normal(size=FEATURES), 3.0) for _ in range(degree)]
         self.star = star_of(degree)
-        local = model.pose(random.normal(size=FEATURES), near, "gradient")
+        local = model.build(random.normal(size=FEATURES), near, "gradient")
         self.rule = model.rule("gradient", local, self.star)
         self.h = model.start(local)
         self.inbox = random.normal(size=(1, model.channels, degree))
-        self.mail = np.zeros((1, self.rule.letter, degree))
+        self.mail = np.zeros((1, self.rule.letter_width, degree))
         self.rule.begin(self.h, self.inbox)
 
     def time(self, updates: int) -> float:

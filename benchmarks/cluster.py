@@ -76,7 +76,6 @@ def once(engine: Actors, setup: Setup, way: Contender) -> dict[str, Any]:
     """One run of a contender, from zero."""
     engine.barriers = way.barriers
     engine.pace(way.slow)
-    engine.call("forget")
     engine.call("start", True)
     last: list[Status] = []
 

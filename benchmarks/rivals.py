@@ -28,9 +28,8 @@ from tasks import Task
 from torch import Tensor, nn
 
 from hogwild import EnergyGNN, Inputs
-from hogwild.linalg.recording import Replay
 from hogwild.solvers import Solution, Solver
-from hogwild.training.recorded import gradients_of
+from hogwild.training.recorded import Replay, gradients_of
 
 Parameters = Mapping[str, Tensor]
 SLOPE = 0.1

@@ -3,8 +3,8 @@
 An experiment is a set of cells, such as chains/energy-edge. Each cell is computed by itself and
 kept as one record, RESULTS/EXPERIMENT/CELL.json: the numbers of all replicas, the configuration,
 the command, the commit and the hardware. --resume keeps the cells that have a record, and continues
-a cell that was killed while training. --jobs computes several cells at a time, which fills a GPU
-better than one cell does. Tables 2 and 6 run the models of the other tables
+a cell that was killed while training. Several commands with different --only may run at a time,
+which fills a GPU better than one does. Tables 2 and 6 run the models of the other tables
 asynchronously, and the figures beyond Figure 1 use the models of Table 1; both train the models
 first if WORK does not hold them. "free" trains soft energies and PyG's layers in a loop of its own.
 
@@ -26,14 +26,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.cli import execute
 from hogwild.cli.common import Outcome
 from hogwild.cli.options import Verb, argument, option, pairs
-from hogwild.errors import ConfigError, DataError, require_positive
+from hogwild.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from experiments.experiment import Experiment, Results, Summary, Work
@@ -42,7 +42,6 @@ EXAMPLES = """\
   python -m experiments table1 --quick
   python -m experiments table1 --list
   python -m experiments table1 --only 'chains/*' --device cuda --resume
-  python -m experiments table1 --device cuda --jobs 12
   python -m experiments table1 table3 --recipe paper --replicas 10
   python -m experiments table1 --only counting/gcn --trial rate --set lr=0.003 --set validation=true
   python -m experiments report"""
@@ -67,7 +66,6 @@ class Options(Verb):
     recipe: str = option("default", "default, or paper: the paper's optimiser and solver")
     replicas: int | None = option(None, "folds times seeds; default: the protocol's")
     device: str = option("cpu", "of training")
-    jobs: int = option(1, "cells of tables 1, 3, 4 and 5 computed at a time, a process each")
     trial: str | None = option(None, "try other options, and keep the records", metavar="NAME")
     set: tuple[str, ...] = option((), "an option that the trial changes", metavar="K=V")
     resume: bool = option(False, "keep what is there, and compute the rest")
@@ -86,7 +84,6 @@ def run(options: Options) -> Outcome:
     """Compute cells, list them, or write the report."""
     given = argparse.Namespace(**options.as_dict())
     given.results, given.work, given.only = Path(given.results), Path(given.work), list(given.only)
-    given.top = given.results, given.work
     from experiments import experiment as mechanism
     from experiments import report
     from experiments.experiment import Results, Work
@@ -125,26 +122,13 @@ def run(options: Options) -> Outcome:
     )
     if given.list:
         return _listed(chosen, given.only, results, work)
-    require_positive("jobs", given.jobs)
     for each in chosen:
-        if given.jobs > 1 and not each.apart:
-            raise ConfigError(
-                f"--jobs {given.jobs} was given for {each.name}; expected one at a time: its cells "
-                f"share trained models"
-            )
-        cells = each.select(given.only)  # refuse a pattern that matches no cell, before all work
-        if given.jobs > 1:  # likewise records that are there: the processes begin soon
-            mechanism.existing(each, work, results, cells)
+        each.select(given.only)  # refuse a pattern that matches no cell, before all work
     data: dict[str, Any] = {}
     texts, good, absent = [], True, []
     for each in chosen:
         try:
-            if given.jobs > 1:
-                _side_by_side(each, given, work, results)
-            # This keeps the records of the processes. It computes a cell whose process has failed
-            # again, here, and says why it fails.
-            rest = replace(work, resume=True) if given.jobs > 1 else work
-            done = mechanism.run(each, rest, results, given.only, _say)
+            done = mechanism.run(each, work, results, given.only, _say)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 "interrupted; the same command with --resume keeps the cells that are done, and "
@@ -181,20 +165,6 @@ def _listed(chosen: list[Experiment], only: list[str], results: Results, work: W
         for name, there in cells.items():
             lines.append(f"  {name:32s} {each.brief(records[name]) if there else 'not run'}")
     return Outcome("\n".join(lines), data)
-
-
-def _side_by_side(
-    each: Experiment, given: argparse.Namespace, work: Work, results: Results
-) -> None:
-    """Compute the cells without a record, several at a time."""
-    from experiments import beside
-    from experiments.experiment import existing
-
-    cells = each.select(given.only)
-    there = existing(each, work, results, cells)
-    words = [*work.words(), "--results", str(given.top[0]), "--work", str(given.top[1])]
-    words += ["--resume"] if work.resume else []
-    beside.compute(each, [name for name in cells if name not in there], given.jobs, words, _say)
 
 
 def _footer(done: Summary) -> str:

@@ -188,12 +188,10 @@ class Experiment(ABC):
     Attributes:
         name: Name on the command line.
         title: Title for readers.
-        apart: Whether no two cells train the same model, so that they can be computed side by side.
     """
 
     name: str
     title: str
-    apart = False
 
     @abstractmethod
     def cells(self) -> dict[str, Cell]:
@@ -292,21 +290,6 @@ class Summary:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def existing(
-    experiment: Experiment, work: Work, results: Results, cells: Iterable[str]
-) -> list[str]:
-    """The cells that have a record; a :class:`~hogwild.errors.ConfigError` without
-    ``work.resume``."""
-    there = [c for c in cells if results.path(experiment.name, c, work.suffix).exists()]
-    if there and not work.resume:
-        raise ConfigError(
-            f"{results.path(experiment.name, there[0], work.suffix)} exists"
-            f"{f' (and {len(there) - 1} more)' if there[1:] else ''}; expected --resume to keep "
-            f"what is there and compute the rest, or another --results folder"
-        )
-    return there
-
-
 def run(
     experiment: Experiment,
     work: Work,
@@ -328,7 +311,13 @@ def run(
         DataError: No cell could be computed, because data are missing.
     """
     cells = experiment.select(only)
-    there = existing(experiment, work, results, cells)
+    there = [c for c in cells if results.path(experiment.name, c, work.suffix).exists()]
+    if there and not work.resume:
+        raise ConfigError(
+            f"{results.path(experiment.name, there[0], work.suffix)} exists"
+            f"{f' (and {len(there) - 1} more)' if there[1:] else ''}; expected --resume to keep "
+            f"what is there and compute the rest, or another --results folder"
+        )
     kept = results.read(experiment, work.suffix) if there else {}
     out = Summary()
     absent: dict[str, str] = {}  # by column: missing data are looked for once

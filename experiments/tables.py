@@ -24,8 +24,6 @@ class Synchronous(Experiment):
         name: Name of a table of the paper that has one number for each.
     """
 
-    apart = True
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.paper = paper.TABLES[name]

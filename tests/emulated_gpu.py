@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from hogwild.engines import cuda
+from hogwild.engines import gpu
 from hogwild.kernels.build import SOURCE, compiler
 
 THREADS = 64
@@ -56,15 +56,16 @@ def arguments_of(given):
     ]  # fmt: skip
 
 
-class EmulatedKernel(cuda.CudaEnergyKernel):
+class EmulatedKernel(gpu.GpuEngine):
     """The kernels of a GPU, on a CPU."""
 
     folder: Path
+    device = "cpu"
     threads, resident = THREADS, 1
 
     def _load(self):
         body = (SOURCE.parent / "energy.cu").read_text()
-        text = cuda.prelude(self.design, THREADS, 1) + body + LAUNCHERS
+        text = gpu.prelude(self.design, THREADS, 1) + body + LAUNCHERS
         self.library = compiled(text, self.folder)
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from emulated_gpu import THREADS, arguments_of, compiled
 
-from hogwild.engines import cuda, large
+from hogwild.engines import gpu, gpu_large
 from hogwild.kernels.build import SOURCE
 
 LAUNCHERS = """
@@ -30,21 +30,23 @@ extern "C" void run_adjoint_large(int blocks, int room, double* shared, Large* b
 """
 
 
-class EmulatedLargeKernel(large.LargeEnergyKernel):
+class EmulatedLargeKernel(gpu_large.LargeGpuEngine):
     """The kernels for large graphs with three blocks of threads."""
 
     folder: Path
+    fewest = 0
+    device = "cpu"
     threads, blocks = THREADS, 3
     turns = 500
 
     @staticmethod
-    def pays(native, graph, design, replicas=1):
+    def is_fastest_for(native, problem):
         return True
 
     def _load(self):
         body = (SOURCE.parent / "large.cu").read_text()
         self.library = compiled(
-            cuda.prelude(self.design, THREADS, 1) + body + LAUNCHERS, self.folder
+            gpu.prelude(self.design, THREADS, 1) + body + LAUNCHERS, self.folder
         )
 
     @property

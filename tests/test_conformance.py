@@ -44,9 +44,7 @@ from hogwild.errors import HogwildError
 from hogwild.models import Kind
 from hogwild.models.export import export
 from hogwild.models.soft import Slow
-from hogwild.problems import streamed
-from hogwild.problems.streamed import StreamedEnergy
-from hogwild.solvers import LinearSolver
+from hogwild.problems import energy
 from hogwild.testing import random_graph
 from hogwild_node import model as node_models
 from hogwild_node import model_file
@@ -205,10 +203,8 @@ def by_torch(model, data):
 def in_blocks(model, data):
     """The evaluation of large graphs, on torch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(streamed.LARGE, "cpu", 1)
-        patch.setattr(LinearSolver, "factorises", lambda *_: False)
-        problem = model.problem(Inputs.of(data))
-        assert isinstance(problem, StreamedEnergy) or not data.num_edges or model.num_layers > 1
+        patch.setitem(energy.LARGE, "cpu", 0)
+        patch.setattr(energy, "BLOCK_EDGES", 5)
         return by_torch(model, data)
 
 
@@ -386,7 +382,6 @@ ENGINES = {
     "balls": simulated("balls"),
     "fixed-point": simulated("fixed-point"),
     "caching": simulated("caching"),
-    "waiting": simulated("waiting"),
     "resending": simulated("resending"),
     "in step": simulated("overwriting", stagger=1, delay=0),
     "track": tracked,
@@ -410,7 +405,7 @@ EVERY = ENGINES | LONG | {"actors": cluster(2, disorder=None)}
 
 STEPS = ("messages", "gradient")
 BALLS = ("balls", "small balls")
-ROUNDS = ("caching", "waiting", "resending", "in step")
+ROUNDS = ("caching", "resending", "in step")
 TRACKS = ("track", "follow")
 PARTS = ("one part", "parts")
 AGENTS = ("agents", "agents with balls", "C", "agents by gradient", "agents with small balls",

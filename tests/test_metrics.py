@@ -88,10 +88,9 @@ def test_one_logit_is_two():
 
 def test_relative_rmse_by_hand():
     """Targets 2 and 4, errors 1 and 3: √5 / 3."""
-    y = torch.tensor([2.0, 4.0])
-    square = torch.tensor([1.0, 9.0])
-    assert float(metrics.relative_rmse(square, y, None)) == pytest.approx(math.sqrt(5) / 3)
-    kept = metrics.relative_rmse(square, y, torch.tensor([False, True]))
+    out, y = column(3.0, 1.0), torch.tensor([2.0, 4.0])
+    assert float(metrics.relative_rmse(out, y, None)) == pytest.approx(math.sqrt(5) / 3)
+    kept = metrics.relative_rmse(out, y, torch.tensor([False, True]))
     assert float(kept) == pytest.approx(3 / 4)
 
 

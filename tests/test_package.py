@@ -128,7 +128,7 @@ def test_the_library_does_not_import_the_experiments(name):
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
     "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "kernels",
-    "linalg", "engines", "problems", "solvers", "models", "tasks", "asynchrony", "rules",
+    "linalg", "problems", "solvers", "engines", "models", "tasks", "asynchrony", "rules",
     "executors", "analysis", "plots", "training", "cluster", "demo", "web", "testing", "api", "cli",
 ]  # fmt: skip
 
@@ -146,6 +146,12 @@ def test_layers(name):
         allowed |= {"plots"}  # results draw themselves, and import the means when asked to
     found = {m.split(".")[1] for m in imported(name)}
     assert found <= allowed
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n.startswith("hogwild.models.")])
+def test_models_know_no_engine(name):
+    """They ask the list of engines, and no engine by its name."""
+    assert not [m for m in imported(name) if m.startswith("hogwild.engines.")]
 
 
 @pytest.mark.parametrize("stage", [*STAGES[: STAGES.index("models")]])

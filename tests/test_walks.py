@@ -43,12 +43,12 @@ def data():
 
 # The largest number of files, by model and call.
 WALKS = {
-    ("EnergyGNN", "forward"): 26,
-    ("EnergyGNN", "simulate"): 56,
-    ("EnergyGNN", "infer"): 43,
-    ("SoftEnergyGNN", "forward"): 31,
-    ("SoftEnergyGNN", "simulate"): 50,
-    ("SoftEnergyGNN", "infer"): 39,
+    ("EnergyGNN", "forward"): 24,
+    ("EnergyGNN", "simulate"): 51,
+    ("EnergyGNN", "infer"): 41,
+    ("SoftEnergyGNN", "forward"): 30,
+    ("SoftEnergyGNN", "simulate"): 48,
+    ("SoftEnergyGNN", "infer"): 37,
 }
 
 

@@ -34,7 +34,6 @@ ENERGY, FIXED, EXPLICIT = Kind.OPTIMISATION, Kind.FIXED_POINT, Kind.EXPLICIT
         (EnergyGNN, {}, ENERGY, True),
         (GSDGNN, {}, ENERGY, True),
         (EnergyGNN, {"num_layers": 2}, ENERGY, True),
-        (EnergyGNN, {"rounds": 2}, ENERGY, False),
         (IGNN, {}, FIXED, True),
         (IGNN, {"num_layers": 2}, FIXED, True),
         (EIGNN, {}, FIXED, True),

@@ -10,7 +10,6 @@ from hogwild import GCN, IGNN
 from hogwild.asynchrony.impairments import BernoulliLoss, Latency, Stragglers
 from hogwild.errors import ConfigError
 from hogwild.progress import shown, size
-from hogwild.rules import gradient_rule, register
 
 
 def test_cells():
@@ -107,6 +106,8 @@ def test_bad_settings():
     ):
         with pytest.raises(ConfigError, match=message):
             hogwild.sweep(model, data, **options)
+    with pytest.raises(TypeError, match="compare"):
+        hogwild.sweep(model, data, compare="all")
 
 
 def test_numpy_numbers_mean_the_same_as_python_numbers():
@@ -126,35 +127,3 @@ def test_numpy_numbers_mean_the_same_as_python_numbers():
     assert numpy.at(np.int64(4), 2).settings.stagger == 4
     with pytest.raises(ConfigError, match="non-empty"):
         hogwild.sweep(model, data, staggers=np.array([], int))
-
-
-def test_rules_that_cannot_run_everywhere_have_their_own_column(monkeypatch):
-    monkeypatch.setattr("hogwild.rules._OWN", {})
-    made = []
-
-    def once(problem):
-        made.append(problem)
-        if len(made) > 1:
-            raise ConfigError("it runs once")
-        return gradient_rule(problem)
-
-    register("once", once)
-    register("always", gradient_rule)
-    data = example(y=torch.zeros(6, 2).double())
-    model = hogwild.EnergyGNN(3, out_channels=2, beta=2.0).double()
-    found = hogwild.sweep(
-        model, data, staggers=(2,), delays=(1,), losses=(0.0, 0.3), runs=1, compare="all"
-    )
-    rules = [(row["loss"], row["rule"]) for row in found.compared()]
-    assert (0.0, "once") in rules
-    assert (0.3, "once") not in rules
-    lines = str(found).splitlines()
-    head = next(
-        line for line in lines if line.split()[-4:] == ["gradient", "balls", "once", "always"]
-    )
-    row = lines[lines.index(head) + 2]
-    assert row.startswith("30%")
-    assert row.rstrip().endswith(")")  # the last rule keeps its column
-    assert row.index("cannot run") > head.index("balls")
-    assert row.index("cannot run") + len("cannot run") == head.index("once") + len("once")
-    assert "Left out where it cannot run: once: " in str(found)

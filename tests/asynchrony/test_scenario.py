@@ -54,13 +54,13 @@ def put(**values):
         (put(edge_attr=torch.zeros(8, 1)), "at tick 30: edge_attr is 1 wide .* and missing at"),
         (
             put(edge_index=torch.tensor([[0, 1], [1, 4]])),
-            "at tick 30: edge 1 goes from node 1 to node 4, and one of them is not there",
+            "at tick 30: edge_index names nodes 0 to 4; expected 0 to 3",
         ),
         (put(node_id=torch.tensor([0, 1, 1, 3])), "at tick 30: two nodes have the node_id 1"),
         (put(node_id=torch.tensor([0, 1])), r"at tick 30: node_id is .* of shape \[2\]"),
         (put(node_id=None), "at tick 30: the frame has 4 nodes and no node_id"),
-        (put(x=torch.full((4, 3), torch.nan).double()), "at tick 30: the features of row 0"),
-        (put(x=torch.zeros(0, 3).double()), "at tick 30: x is .* of at least one node"),
+        (put(x=torch.full((4, 3), torch.nan).double()), "at tick 30: x holds NaN"),
+        (put(x=torch.zeros(0, 3).double()), "at tick 30: the graph has no nodes"),
         (put(edge_weight=torch.ones(3)), "at tick 30: edge_weight is one number wide"),
     ],
 )

@@ -49,13 +49,13 @@ LOSS = "lambda self, out, data, mask=None:"
 @pytest.mark.parametrize(
     ("attribute", "given", "says"),
     [
-        ("in_channels", "'2'", "has in_channels = '2'; expected the number of features"),
+        ("in_channels", "'2'", "has in_channels = '2'; expected a positive integer"),
         ("in_channels", "3", "graph 0 has x of shape [5, 2]; expected [nodes, 3]"),
         ("out_channels", "0", "has out_channels = 0"),
         ("edge_dim", "1", "graph 0 has no edge_attr"),
-        ("pool", "'min'", "expected None (predictions for nodes) or one of mean, add"),
+        ("pool", "'min'", "expected None (nodes) or one of mean, add"),
         ("pool", "'mean'", "RuntimeError"),
-        ("higher_is_better", "1", "expected True or False"),
+        ("higher_is_better", "1", "expected true or false"),
         ("splits", "3", "has splits = 3; expected a method"),
         ("splits", "lambda self: []", "cannot be called as splits(folds, seed)"),
         ("splits", f"{SPLITS} []", "splits() of 'tiny chains' returned []"),

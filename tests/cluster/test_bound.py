@@ -4,24 +4,14 @@ from unittest import mock
 
 import pytest
 import torch
-from cluster_exact import distance
+from cluster_parts import case, distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Data
 
-from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import Disorder, infer
-from hogwild.testing import random_graph
-
-MODELS = {
-    "energy": lambda **kw: EnergyGNN(3, out_channels=1, hidden_channels=3, **kw),
-    "gsd": lambda **kw: GSDGNN(3, out_channels=1, **kw),
-    "ignn": lambda **kw: IGNN(3, out_channels=1, hidden_channels=4, **kw),
-    "eignn": lambda **kw: EIGNN(3, out_channels=1, hidden_channels=4, **kw),
-}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["energy", "gsd", "ignn", "eignn"])
 @settings(max_examples=25, deadline=None)
 @given(draw=st.data())
 def test_the_bar_is_never_below_the_true_error(name, draw):
@@ -31,20 +21,19 @@ def test_the_bar_is_never_below_the_true_error(name, draw):
     solve_dtype = draw.draw(st.sampled_from([torch.float64, torch.float32, None]), "solve_dtype")
     tol = 10.0 ** -draw.draw(st.integers(1, 15), "digits")
     workers, most = draw.draw(st.integers(1, 4), "workers"), draw.draw(st.integers(1, 12), "looks")
-    torch.manual_seed(seed)
-    graph, dtype = random_graph([11, 1, 3], seed=seed), torch.float64 if double else torch.float32
-    x = (3.0 * torch.randn(15, 3, dtype=torch.float64) + 7.0).to(dtype)
-    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
-    model = MODELS[name](solve_dtype=solve_dtype).to(dtype).eval()
+    dtype = torch.float64 if double else torch.float32
+    given = {"seed": seed, "scale": 3.0, "shift": 7.0, "dtype": dtype}
+    model, data = case(name, [11, 1, 3], **given, solve_dtype=solve_dtype)
+    model.eval()
     if standardised:
         model.standardize(data)
-    large = draw.draw(st.sampled_from([1, 10**9]), "large")  # without and with a factorisation
+    large = draw.draw(st.sampled_from([1, 10**9]), "large")  # in blocks, or as one
     looks = iter(range(most))
 
     def watch(*_):
         return next(looks, None) is not None
 
-    with mock.patch("hogwild.cluster.host.LARGE", large):
+    with mock.patch("hogwild.problems.energy.LARGE", {"cpu": large}):
         run = infer(
             model, data, workers, tol=tol, partition="search",
             disorder=Disorder(seed=seed, delay=seed % 3), watch=watch,
@@ -55,11 +44,7 @@ def test_the_bar_is_never_below_the_true_error(name, draw):
 def test_the_bar_of_parts_is_the_root_of_the_sum_of_their_squares():
     """Where nothing couples the nodes, the Hessian is 2γ, and the bar equals the error of the four
     parts that have not moved."""
-    torch.manual_seed(0)
-    graph = random_graph([40])
-    x = torch.randn(40, 3, dtype=torch.float64)
-    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
-    model = GSDGNN(3, out_channels=1, beta=0.0).double()
+    model, data = case("gsd", [40], beta=0.0)
     run = infer(
         model, data, 5, partition="search", disorder=Disorder(),
         watch=lambda *_: False, tol=0.5,

@@ -3,27 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from cluster_parts import MODELS, case
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, ScarselliGNN
+from hogwild import GAT, GSDGNN, EnergyGNN
 from hogwild.cluster import Disorder, Store, Trace, Trainer, infer, partition
 from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
-from hogwild.testing import random_graph
-
-MODELS = {
-    "energy": lambda **kw: EnergyGNN(3, out_channels=2, **kw),
-    "gsd": lambda **kw: GSDGNN(3, out_channels=2, **kw),
-    "ignn": lambda **kw: IGNN(3, out_channels=2, hidden_channels=4, act="leaky_relu", **kw),
-    "scarselli": lambda **kw: ScarselliGNN(3, out_channels=2, **kw),
-}
-
-
-def case(name, sizes=(12, 1, 5), **options):
-    torch.manual_seed(0)
-    graph = random_graph(list(sizes))
-    x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
-    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
-    return MODELS[name](**options).double(), data
 
 
 def close(run, model, data, atol=1e-5):
@@ -39,6 +24,10 @@ def test_a_run_says_what_is_proved(name):
     assert (run.error_bar.error is None) == (name == "scarselli")
     assert len(run.updates) == len(run.bytes) == 3
     assert "converged" in str(run)
+    assert set(run.part.tolist()) == {0, 1, 2}
+    alone = infer(model, data)
+    assert alone.part.tolist() == [0] * 18
+    close(alone, model, data)
 
 
 def chain(length, scale):
@@ -105,8 +94,6 @@ def test_bad_input_is_one_clear_line(tmp_path):
         infer(model, Data(**data.to_dict(), edge_attr=torch.randn(data.num_edges, 2)), 2)
     with pytest.raises(AsynchronyError, match="expected one implicit layer"):
         infer(GAT(3, out_channels=1), data, 2)
-    with pytest.raises(AsynchronyError, match="rounds=2"):
-        infer(EnergyGNN(3, out_channels=1, rounds=2), data, 2)
     for options, words in (
         ({"workers": 0}, "workers=0"), ({"tol": 0.0}, r"tol=0\.0"),
         ({"partition": "magic"}, "magic"),

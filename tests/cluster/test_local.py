@@ -2,34 +2,18 @@
 say what they should."""
 
 import pytest
-import torch
-from cluster_exact import distance
-from cluster_parts import pair
-from torch_geometric.data import Data
+from cluster_parts import case, distance, pair
 
-from hogwild import GSDGNN, IGNN, EnergyGNN
 from hogwild.cluster import Disorder, infer
-from hogwild.cluster.worker import ANSWER, WAIT, Mail
-from hogwild.testing import random_graph
-
-MODELS = {
-    "energy": lambda: EnergyGNN(3, out_channels=2, hidden_channels=3),
-    "energy-node": lambda: EnergyGNN(3, out_channels=2, message="node", normalize=True),
-    "gsd": lambda: GSDGNN(3, out_channels=2),
-    "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
-}
 
 
 @pytest.mark.parametrize(
     ("sizes", "count"), [((12,), 1), ((12,), 3), ((1, 1, 4), 2), ((7, 3, 1), 4), ((5,), 9)],
     ids=["one", "three", "isolated", "disconnected", "more-workers-than-nodes"],
 )  # fmt: skip
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["energy", "energy-node", "gsd", "ignn"])
 def test_delays_losses_and_deaths_change_no_answer(name, sizes, count, tmp_path):
-    torch.manual_seed(0)
-    model, graph = MODELS[name]().double(), random_graph(list(sizes))
-    x = torch.randn(graph.num_nodes, 3, dtype=torch.float64)
-    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]))
+    model, data = case(name, sizes)
     disorder = Disorder(seed=1, delay=4, loss=0.2, kill=0.2, kills=3)
     run = infer(model, data, count, folder=tmp_path, partition="search", disorder=disorder)
     assert run.converged
@@ -63,36 +47,3 @@ def test_mail_to_an_earlier_life_does_not_count(tmp_path):
         a.receive(1, b.outgoing(0))  # before the news that the mail has arrived
         a.has_arrived(1, mail, early)
         assert a.outgoing(1).packet is not None
-
-
-def heard(one, two, seconds, answers=None):
-    """Mail of a part whose updates take so many seconds."""
-    two.update()
-    packet = two.outgoing(one.number).packet
-    assert one.receive(two.number, Mail(two.version, answers, seconds, packet))
-
-
-def test_whom_a_part_waits_for(tmp_path, monkeypatch):
-    with pair(tmp_path) as (one, two, _):
-        assert one.update()
-        one.took = 1.0
-        assert one.expects(0.5 * WAIT)  # an equal, as far as is known
-        assert not one.expects(1.1 * WAIT)
-        heard(one, two, 1.0)
-        assert not one.expects(0.0)  # its mail is there
-        one.update()
-        one.took = 10.0
-        heard(one, two, 1.0)
-        assert one.expects(5.0 * ANSWER)  # a slow part waits for answers
-        assert not one.expects(11.0 * ANSWER)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(one.work), "waits", True)
-            assert not one.expects(0.0)  # with an overlap it begins at once
-        heard(one, two, 1.0, answers=one.version)
-        assert not one.expects(0.0)
-        one.update()
-        one.took = 1.0
-        heard(one, two, 10.0)
-        one.update()
-        one.took = 1.0
-        assert not one.expects(0.0)  # nobody waits for a straggler

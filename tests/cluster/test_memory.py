@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
+from hogwild import GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
 from hogwild.cluster import infer, setup
 from hogwild.cluster.setup import available, predict, require_memory
-from hogwild.errors import AsynchronyError, CapacityError
+from hogwild.errors import CapacityError
 from hogwild.testing import random_graph
 
 LARGE = 10_000_000
@@ -34,11 +34,6 @@ def test_features_before_they_are_encoded():
     narrow, wide = (SoftEnergyGNN(p, out_channels=1, hidden_channels=4) for p in (4, 1433))
     more = predict(wide, 10**6, LARGE) - predict(narrow, 10**6, LARGE)
     assert more == 2 * 8 * (1433 - 4) * 10**6
-
-
-def test_layers_that_are_not_solved_have_no_prediction():
-    with pytest.raises(AsynchronyError, match="expected one implicit layer"):
-        predict(GAT(2, out_channels=1), 10, 10)
 
 
 def test_parts_that_do_not_fit_are_refused_before_they_start(monkeypatch):

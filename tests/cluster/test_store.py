@@ -129,22 +129,6 @@ def small(**more):
     return Data(x=torch.arange(6.0).view(3, 2), edge_index=edge_index, **more)
 
 
-def test_one_part_is_the_graph(tmp_path):
-    data = small(edge_attr=torch.rand(4), y=torch.tensor([1, 0, 1]), name="a", pos=torch.rand(3, 2))
-    piece = Store.write(tmp_path / "s", data, [0, 0, 0]).part(0)
-    inputs = piece.inputs
-    assert torch.equal(inputs.x, data.x)
-    assert torch.equal(inputs.edge_index, data.edge_index)
-    assert torch.equal(inputs.edge_attr, data.edge_attr[:, None])
-    assert torch.equal(inputs.nodes["y"], data.y)
-    assert torch.equal(inputs.nodes["pos"], data.pos)
-    assert not piece.sends
-    inputs.edge_attr = None
-    torch.manual_seed(0)
-    for model in (EnergyGNN(2, out_channels=1), GSDGNN(2, out_channels=1), IGNN(2, out_channels=1)):
-        assert torch.equal(model.embed(inputs).value, model.embed(small()).value)
-
-
 def test_parts_are_memory_mapped(tmp_path):
     piece = Store.write(tmp_path / "s", small(), [0, 1, 1]).part(1)
     before = (tmp_path / "s/part-00001.pt").read_bytes()

@@ -2,45 +2,24 @@
 
 import pytest
 import torch
+from cluster_parts import case
 from torch.nn.functional import mse_loss
-from torch_geometric.data import Data
 
-from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, SoftEnergyGNN
+from hogwild import GSDGNN, SoftEnergyGNN
 from hogwild.cluster import Disorder, Trainer, fit
 from hogwild.errors import ConfigError
-from hogwild.testing import random_graph
-
-MODELS = {
-    "energy": lambda: EnergyGNN(3, out_channels=2, normalize=True),
-    "energy-attention": lambda: EnergyGNN(3, out_channels=2, heads=2, edge_dim=2),
-    "gsd": lambda: GSDGNN(3, out_channels=2),
-    "soft": lambda: SoftEnergyGNN(3, out_channels=2, hidden_channels=4, norm="layer"),
-    "ignn": lambda: IGNN(3, out_channels=2, hidden_channels=4, act="tanh"),
-    "eignn": lambda: EIGNN(3, out_channels=2, hidden_channels=4),
-}
-
-
-def case(name, seed=0):
-    torch.manual_seed(seed)
-    graph = random_graph([10, 1, 4], seed=seed)
-    n = graph.num_nodes
-    data = Data(
-        x=30.0 * torch.randn(n, 3, dtype=torch.float64) + 100.0,
-        edge_index=torch.stack([graph.src, graph.dst]),
-        y=torch.randn(n, 2, dtype=torch.float64), train_mask=torch.rand(n) < 0.6,
-    )  # fmt: skip
-    model = MODELS[name]().double()
-    if model.edge_dim is not None:
-        data.edge_attr = 30.0 * torch.randn(data.num_edges, 2, dtype=torch.float64) + 100.0
-    return model.standardize(data), data
 
 
 @pytest.mark.parametrize("large", [1, 10**9], ids=["large", "small"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["energy-node", "energy-attention", "gsd", "soft", "ignn", "eignn"]
+)
 def test_gradients_equal_those_of_one_process(name, large, monkeypatch):
     """Of features of any scale, which the model standardises."""
-    monkeypatch.setattr("hogwild.cluster.host.LARGE", large)
-    model, data = case(name)
+    monkeypatch.setattr("hogwild.problems.energy.LARGE", {"cpu": large})
+    monkeypatch.setattr("hogwild.problems.energy.BLOCK_EDGES", 20)
+    model, data = case(name, [10, 1, 4], scale=30.0, shift=100.0)
+    model.standardize(data)
     out = model(data.x, data.edge_index, data.edge_attr)
     loss = mse_loss(out[data.train_mask], data.y[data.train_mask])
     loss.backward()
@@ -64,11 +43,8 @@ def test_gradients_equal_those_of_one_process(name, large, monkeypatch):
 @pytest.mark.parametrize("seed", range(3))
 def test_gradients_in_float32_at_the_default_tolerance(name, seed):
     """The adjoint settles although the loss at a node is rounded differently in every part."""
-    torch.manual_seed(seed)
-    graph = random_graph([40], extra=1.5, seed=seed)
-    x = 50.0 * torch.randn(40, 3) + 100.0
-    data = Data(x=x, edge_index=torch.stack([graph.src, graph.dst]), y=torch.randn(40, 2))
-    model = MODELS[name]().standardize(data)
+    model, data = case(name, [40], seed=seed, scale=50.0, shift=100.0, dtype=torch.float32)
+    model.standardize(data)
     mse_loss(model(data.x, data.edge_index), data.y).backward()
     exact = {n: p.grad.clone() for n, p in model.named_parameters()}
     with Trainer(model, data, 3, loss=mse_loss, disorder=Disorder(seed=seed)) as closure:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hogwild.engines import cuda, large
+from hogwild.engines import gpu, gpu_large
 from hogwild.kernels import build
 from hogwild.kernels.build import SOURCE
 
@@ -197,7 +197,7 @@ def test_source_distribution(source, tmp_path):
 @pytest.mark.parametrize("name", ["energy.cu", "large.cu"])
 def test_a_gpu_gets_every_header(name):
     """NVRTC sees the headers that it is given, and no folder."""
-    given = {"energy.cu": cuda.HEADERS, "large.cu": large.HEADERS}
+    given = {"energy.cu": gpu.HEADERS, "large.cu": gpu_large.HEADERS}
     folder, seen, queue = SOURCE.parent, set(), [name]
     while queue:
         text = (folder / queue.pop()).read_text()

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import (
     assert_alike,
+    engine_of,
     layer,
     layers,
     needs_library,
@@ -23,14 +24,12 @@ from kernel_cases import (
 )
 
 import hogwild
-from hogwild import Inputs
-from hogwild.engines import chunks
-from hogwild.engines import energy as compiled
-from hogwild.engines.chunks import ChunkedEnergyKernel, order_of
-from hogwild.engines.energy import EnergyKernel
+from hogwild import Inputs, engines
+from hogwild.engines import cpu as compiled
+from hogwild.engines.cpu import CpuEngine
+from hogwild.engines.cpu_large import LargeCpuEngine, order_of
 from hogwild.kernels.native import library
 from hogwild.linalg.solution import Status
-from hogwild.models import energy
 from hogwild.solvers import Newton
 
 pytestmark = needs_library
@@ -51,8 +50,8 @@ CASES = {
 @pytest.fixture(autouse=True)
 def every_graph(monkeypatch):
     """Every graph is large."""
-    monkeypatch.setitem(energy.KERNELS, "cpu", (ChunkedEnergyKernel,))
-    monkeypatch.setattr(chunks, "FEWEST", -1)
+    monkeypatch.setattr(engines, "ENGINES", (LargeCpuEngine,))
+    monkeypatch.setattr(LargeCpuEngine, "fewest", 0)
     monkeypatch.setattr(compiled, "PRODUCTS", 0.0)
 
 
@@ -154,7 +153,7 @@ def test_threads_change_no_bit():
 
 def test_adjoints_do_not_depend_on_threads():
     conv, inputs = layer(), large()
-    kernel = conv.kernel(inputs)
+    kernel = engine_of(conv, inputs)
     h = torch.randn(1, 2, 4000, **DOUBLE)
     before, found = torch.get_num_threads(), []
     for threads in (1, 2, 4):
@@ -162,7 +161,7 @@ def test_adjoints_do_not_depend_on_threads():
         found.append(kernel.adjoint(h, torch.ones_like(h))[1])
     torch.set_num_threads(before)
     for other in found[1:]:
-        for a, b in zip(found[0], other, strict=True):
+        for a, b in zip(found[0].every(), other.every(), strict=True):
             assert (a is None and b is None) or torch.equal(a, b)
 
 
@@ -185,12 +184,11 @@ def test_nodes_that_are_held():
     """They stay where they are, as in the other compiled solve."""
     conv, inputs = layer(), large(2, 400)
     h0, held = torch.randn(1, 2, 400, **DOUBLE), torch.rand(400) < 0.3
-    kernel = conv.kernel(inputs)
+    kernel = engine_of(conv, inputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(energy.KERNELS, "cpu", (EnergyKernel,))
-        other = conv.kernel(inputs)
-    limits = (1e-11, 0.0, 100, 40, 20)
-    here, there = (k.holding(held).solve(h0, *limits) for k in (kernel, other))
+        patch.setattr(engines, "ENGINES", (CpuEngine,))
+        other = engine_of(conv, inputs)
+    here, there = (k.holding(held).solve(h0) for k in (kernel, other))
     torch.testing.assert_close(here.value, there.value, rtol=0, atol=1e-9)
     assert torch.equal(here.value[..., held], h0[..., held])
     pairs = (k.holding(held).gradient(h0) for k in (kernel, other))
@@ -201,26 +199,25 @@ def test_nodes_that_are_held():
 def test_adjoints_that_conjugate_gradients_do_not_reach(monkeypatch):
     """A factorisation takes over, where the graph is not too large for it."""
     inputs = odd_graph(4, [80], 2.0)
-    kernel = layer().kernel(inputs)
+    kernel = engine_of(layer(), inputs)
     h = torch.randn(1, 2, 80, **DOUBLE)
-    _, expected = kernel.adjoint(h, torch.ones_like(h))
-    adjoint = EnergyKernel.adjoint
+    _, expected = kernel.vjp(h, torch.ones_like(h))
+    adjoint = CpuEngine.adjoint
 
     def failing(self, h, gradient):
         ended, found = adjoint(self, h, gradient)
-        if isinstance(self, ChunkedEnergyKernel):
+        if isinstance(self, LargeCpuEngine):
             ended.status.fill_(Status.NOT_FINITE)
-            found = tuple(None if x is None else x * torch.nan for x in found)
         return ended, found
 
-    monkeypatch.setattr(EnergyKernel, "adjoint", failing)
-    ended, found = kernel.adjoint(h, torch.ones_like(h))
+    monkeypatch.setattr(CpuEngine, "adjoint", failing)
+    ended, found = kernel.vjp(h, torch.ones_like(h))
     assert ended.converged.all()
     for mine, right in zip(found, expected, strict=True):
         if mine is not None:
             torch.testing.assert_close(mine, right, rtol=0, atol=1e-9 * float(right.abs().max()))
     monkeypatch.setattr(compiled, "LARGEST", 10)
-    assert not kernel.adjoint(h, torch.ones_like(h))[0].converged.any()
+    assert not kernel.vjp(h, torch.ones_like(h))[0].converged.any()
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
@@ -229,9 +226,8 @@ def test_the_order_of_nodes(seed, sizes):
     """Every node has one place, and graphs stay apart."""
     inputs = odd_graph(seed, sizes, 1.5)
     graph = inputs.graph()
-    order, place = order_of(graph, library())
+    order = order_of(graph, library())
     assert sorted(order.tolist()) == list(range(sum(sizes)))
-    assert torch.equal(place[order], torch.arange(sum(sizes)))
     assert torch.equal(graph.batch[order], graph.batch)
 
 
@@ -239,20 +235,19 @@ def test_neighbours_are_near():
     """A shuffled grid gets places whose distances are about one side."""
     shuffle = torch.randperm(900, generator=torch.Generator().manual_seed(0))
     graph = Inputs(torch.zeros(900, 3, **DOUBLE), shuffle[grid(30, 30)]).graph()
-    _, place = order_of(graph, library())
+    place = order_of(graph, library()).argsort()
     assert int((place[graph.src] - place[graph.dst]).abs().max()) <= 62
 
 
 def test_where_it_pays(monkeypatch):
-    monkeypatch.setattr(chunks, "FEWEST", 100)
-    graph = odd_graph(0, [60], 2.0).graph()
+    monkeypatch.setattr(LargeCpuEngine, "fewest", 101)
+    graph = odd_graph(0, [60], 2.0)
 
-    def pays(graph, **options):
-        conv = layer(**options)
-        return ChunkedEnergyKernel.pays(library(), graph, conv._design(True))
+    def pays(inputs, **options):
+        return isinstance(engine_of(layer(**options), inputs), LargeCpuEngine)
 
     assert pays(graph)
-    assert not pays(odd_graph(0, [60, 60], 1.5).graph())
+    assert not pays(odd_graph(0, [60, 60], 1.5))
     assert not pays(graph, hidden_channels=9)
     assert not pays(graph, hidden_channels=2, message_channels=6, heads=3)
     assert pays(graph, hidden_channels=2, message_channels=6, heads=3, concat=False)

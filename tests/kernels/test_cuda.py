@@ -7,10 +7,9 @@ import torch
 from emulated_gpu import EmulatedKernel
 from torch_geometric.data import Batch, Data
 
-from hogwild import EnergyConv, Inputs
-from hogwild.engines import cuda
+from hogwild import EnergyConv, Inputs, engines
+from hogwild.engines import gpu
 from hogwild.kernels.native import library
-from hogwild.models import energy
 from hogwild.solvers import Newton
 
 needs_library = pytest.mark.skipif(library() is None, reason="the kernels are not compiled")
@@ -70,9 +69,9 @@ def test_an_emulated_gpu_agrees_with_the_cpu(options, monkeypatch, tmp_path_fact
     data = batch(options.get("edge_dim"))
     expected = solved(conv, data)
     EmulatedKernel.folder = tmp_path_factory.mktemp("emulated")
-    monkeypatch.setattr(cuda, "most_shared", lambda device: 200_000)
-    monkeypatch.setattr(cuda, "multiprocessors", lambda device: 100)
-    monkeypatch.setitem(energy.KERNELS, "cpu", (EmulatedKernel,))
+    monkeypatch.setattr(gpu, "most_shared", lambda device: 200_000)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 100)
+    monkeypatch.setattr(engines, "ENGINES", (EmulatedKernel,))
     found = solved(conv, data)
     assert found[2] == ["compiled (emulated)"]
     agree(found, expected)
@@ -85,12 +84,12 @@ def test_what_does_not_fit_into_shared_memory(room, shared, monkeypatch, tmp_pat
     conv, data = EnergyConv(3).double(), batch(None)
     expected = solved(conv, data)
     EmulatedKernel.folder = tmp_path
-    monkeypatch.setattr(cuda, "most_shared", lambda device: room)
-    monkeypatch.setattr(cuda, "multiprocessors", lambda device: 100)
+    monkeypatch.setattr(gpu, "most_shared", lambda device: room)
+    monkeypatch.setattr(gpu, "multiprocessors", lambda device: 100)
     used = []
     inner = EmulatedKernel._batch
     monkeypatch.setattr(EmulatedKernel, "_batch", lambda self: used.append(inner(self)) or used[-1])
-    monkeypatch.setitem(energy.KERNELS, "cpu", (EmulatedKernel,))
+    monkeypatch.setattr(engines, "ENGINES", (EmulatedKernel,))
     agree(solved(conv, data), expected)
     assert {batch.shared for batch, _, _ in used} == {shared}
 

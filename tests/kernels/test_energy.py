@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import (
     assert_alike,
+    engine_of,
     layer,
     layers,
     needs_library,
@@ -19,10 +20,10 @@ from kernel_cases import (
 )
 
 from hogwild import EnergyConv, EnergyGNN, Inputs
-from hogwild.engines.energy import EnergyKernel, Sizes
-from hogwild.engines.posing import Design, Tensors
+from hogwild.engines.cpu import CpuEngine, Sizes
 from hogwild.errors import FeatureError
 from hogwild.kernels.native import library
+from hogwild.problems.energy import Design
 from hogwild.solvers import Newton
 
 pytestmark = needs_library
@@ -189,36 +190,25 @@ def test_float32_model():
 # -- what does not change an answer -------------------------------------------------------------
 
 
-def part(tensors, nodes, edges):
-    def cut(x, index):
-        return None if x is None else x[..., index].contiguous()
-
-    return Tensors(
-        tensors.parameters, cut(tensors.nodes, nodes), cut(tensors.edges, edges),
-        cut(tensors.weight, edges), cut(tensors.loop_weight, nodes),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("options", [NAMED["edge"], NAMED["normalize"], NAMED["replicas"]])
 def test_a_graph_alone_equals_the_graph_in_a_batch(options):
     """Bit for bit, posed by the same numbers."""
     conv = layer(1, 0.1, **options)
     inputs = odd_graph(15, [9, 1, 17], 1.5, False, conv.edge_dim)
     with torch.no_grad():
-        whole = conv.kernel(inputs)
-    limits = (1e-8, 1e-10, 100, 40, 20)
-    together = whole.solve(None, *limits)
+        whole = engine_of(conv, inputs)
+    together = whole.solve(None)
     gradient = torch.randn(together.value.shape, **DOUBLE)
     _, all_gradients = whole.adjoint(together.value, gradient)
     for g in range(3):
-        graph, nodes, edges = whole.graph.select(torch.tensor([g]))
-        alone = EnergyKernel(whole.native, graph, whole.design, part(whole.tensors, nodes, edges))
-        found = alone.solve(None, *limits)
+        problem, nodes = whole.problem.select(torch.arange(whole.replicas), torch.tensor([g]))
+        alone = CpuEngine(whole.native, problem, whole.solver)
+        found = alone.solve(None)
         assert torch.equal(found.value, together.value[..., nodes])
         assert torch.equal(found.iterations[:, 0], together.iterations[:, g])
         assert torch.equal(found.residual[:, 0], together.residual[:, g])
         _, own = alone.adjoint(found.value, gradient[..., nodes])
-        assert torch.equal(own[1], all_gradients[1][..., nodes])
+        assert torch.equal(own.nodes, all_gradients.nodes[..., nodes])
 
 
 def test_threads_do_not_change_an_answer():
@@ -231,10 +221,10 @@ def test_threads_do_not_change_an_answer():
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             with torch.no_grad():
-                kernel = conv.kernel(inputs)
-            h = kernel.solve(None, 1e-8, 1e-10, 100, 40, 20).value
+                kernel = engine_of(conv, inputs)
+            h = kernel.solve(None).value
             _, gradients = kernel.adjoint(h, torch.ones_like(h))
-            found.append([h, *(g for g in gradients if g is not None)])
+            found.append([h, *(g for g in gradients.every() if g is not None)])
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
@@ -260,28 +250,24 @@ def test_wide_layers_and_many_heads():
 def test_wrong_shapes_never_reach_the_library():
     conv, inputs = layer(), odd_graph(18, [4, 3], 2.0)
     with torch.no_grad():
-        kernel = conv.kernel(inputs)
-    t = kernel.tensors
+        kernel = engine_of(conv, inputs)
+    p = kernel.problem
     for wrong in (
-        replace(t, nodes=t.nodes[..., :-1]),
-        replace(t, parameters=t.parameters[:, :-1]),
-        replace(t, nodes=t.nodes.float()),
-        replace(t, weight=torch.ones(1, 1, 3, **DOUBLE)),
-        replace(t, loop_weight=torch.ones(3, **DOUBLE)),
-        replace(t, edges=torch.ones(1, 1, 1, **DOUBLE)),
+        replace(p, x=p.x[..., :-1]),
+        replace(p, weight=torch.ones(1, 1, 1, 3, **DOUBLE)),
+        replace(p, loop_weight=torch.ones(3, **DOUBLE)),
     ):
-        with pytest.raises(FeatureError, match="the posed tensor"):
-            EnergyKernel(kernel.native, kernel.graph, kernel.design, wrong)
+        with pytest.raises(FeatureError, match="kernel's input"):
+            CpuEngine(kernel.native, wrong, kernel.solver)
 
 
 def test_the_library_refuses_sizes_that_do_not_fit_together():
     conv, inputs = layer(), odd_graph(18, [4, 3], 2.0)
     with torch.no_grad():
-        design = conv.kernel(inputs).design
+        design = engine_of(conv, inputs).design
     fields = {name: getattr(design, name) for name in Design.__dataclass_fields__}
     for wrong in ({"channels": 3}, {"heads": 0}, {"heads": 5}, {"message_channels": 1}):
-        with pytest.raises(ValueError, match="does not know sizes"):
-            Sizes(library(), Design(**fields | wrong))
+        assert Sizes.of(library(), Design(**fields | wrong)) is None
 
 
 def test_kernels_pass_the_checks_of_a_solver():

@@ -5,9 +5,9 @@ import torch
 from helpers import DOUBLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import TIGHT, layer, layers, needs_library, odd_graph
+from kernel_cases import TIGHT, engine_of, layer, layers, needs_library, odd_graph
 
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines.cpu import CpuEngine
 from hogwild.problems.pinned import PinnedObjective
 from hogwild.solvers.loop import solve
 
@@ -16,8 +16,8 @@ pytestmark = needs_library
 
 def posed(conv, inputs, share, seed=0):
     """The kernel with some nodes held, the same problem on torch, and where they start."""
-    kernel = conv.kernel(inputs)
-    assert isinstance(kernel, EnergyKernel)
+    kernel = engine_of(conv, inputs)
+    assert isinstance(kernel, CpuEngine)
     with torch.no_grad():
         problem = conv.problem(inputs).detach()
     rng = torch.Generator().manual_seed(seed)
@@ -30,7 +30,7 @@ def posed(conv, inputs, share, seed=0):
 def assert_solved_alike(conv, inputs, share, direct):
     kernel, problem, held, h0 = posed(conv, inputs, share)
     kernel.__dict__["direct"] = direct
-    here, there = TIGHT.run(kernel, h0), solve(problem, TIGHT, h0)
+    here, there = kernel.solve(h0, TIGHT), solve(problem, TIGHT, h0)
     torch.testing.assert_close(here.value, there.value, rtol=0, atol=1e-9)
     assert torch.equal(here.value[..., held], h0[..., held])
     assert here.converged.all()
@@ -99,25 +99,23 @@ def test_gradients_in_parameters(options, direct):
     """The adjoint with held nodes: λ = H⁻¹ w at the nodes that move, zero at the others."""
     conv = layer(4, 0.1, **options)
     inputs = odd_graph(6, [9, 5], 1.2, False, conv.edge_dim)
+    over = [inputs.x.requires_grad_(), *conv.parameters()]
     kernel, problem, held, h0 = posed(conv, inputs, 0.3)
     kernel.__dict__["direct"] = direct
     h = solve(problem, TIGHT, h0).value
     rng = torch.Generator().manual_seed(8)
     wanted = torch.randn(h.shape, generator=rng, **DOUBLE)
-    ended, gradients = kernel.adjoint(h, wanted)
+    ended, seeds = kernel.vjp(h, wanted)
     assert ended.converged.all()
     matrix = torch.stack([
         problem.evaluate(h).hessian().apply(e.view_as(h[:1]).expand_as(h)).flatten(1)
         for e in torch.eye(h[0].numel(), **DOUBLE)
     ], -1)  # fmt: skip
     dual = torch.linalg.solve(matrix, torch.where(held, 0.0, wanted).flatten(1)).view_as(h)
-    over = [inputs.x.requires_grad_(), *conv.parameters()]
     residual = conv.problem(inputs).residual(h)
     expected = torch.autograd.grad(residual, over, -dual, allow_unused=True)
-    attached = conv.kernel(inputs)
-    seeds = attached.posing.back(gradients)
-    pairs = [(x, g) for x, g in zip(attached.sources, seeds, strict=True) if x is not None]
-    pairs = [(x, g) for x, g in pairs if x.requires_grad]
+    pairs = zip(kernel.problem.sources, seeds, strict=True)
+    pairs = [(x, g) for x, g in pairs if x is not None and x.requires_grad]
     outputs, seeds = zip(*pairs, strict=True)
     found = torch.autograd.grad(outputs, over, seeds, allow_unused=True)
     largest = max(float(g.abs().max()) for g in expected if g is not None)

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
 
-from hogwild import Inputs
-from hogwild.engines import cuda, large
+from hogwild import Inputs, engines
+from hogwild.engines import gpu, gpu_large
 from hogwild.kernels.native import library
-from hogwild.linalg.recording import Replay
 from hogwild.linalg.solution import Status
-from hogwild.models import energy
 from hogwild.solvers import Newton
+from hogwild.training.recorded import Replay
 
 CASES = {
     "default": {},
@@ -36,7 +35,7 @@ QUICK = [n if n in ("default", "nodes") else pytest.param(n, marks=pytest.mark.s
 def emulated(monkeypatch, tmp_path_factory):
     EmulatedLargeKernel.folder = tmp_path_factory.getbasetemp() / "emulated_large"
     EmulatedLargeKernel.folder.mkdir(exist_ok=True)
-    monkeypatch.setitem(energy.KERNELS, "cpu", (EmulatedLargeKernel,))
+    monkeypatch.setattr(engines, "ENGINES", (EmulatedLargeKernel,))
 
 
 @needs_library
@@ -81,7 +80,7 @@ def test_sorted_edges(seed, sizes):
     """Every edge stands in the list of its receiver and of its sender, within its graph."""
     inputs = odd_graph(seed, sizes, 1.5)
     graph = inputs.graph()
-    found = large.connectivity(graph)
+    found = gpu_large.connectivity(graph)
     t = {name: x.tolist() for name, x in found.tensors.items()}
     seen, degree = [], 0
     for g, n in enumerate(sizes):
@@ -108,33 +107,33 @@ def test_sorted_edges(seed, sizes):
 @needs_library
 def test_where_it_pays(monkeypatch):
     """For few large graphs without hubs, with narrow embeddings, that fit into memory."""
-    monkeypatch.setattr(large, "FEWEST_ROWS", 100)
-    monkeypatch.setattr(large, "MOST_DEGREE", 20)
-    monkeypatch.setattr(large, "room", lambda graph: 10_000_000)
-    native = library()
+    fewest = 100
+    monkeypatch.setattr(gpu_large, "MOST_DEGREE", 20)
+    monkeypatch.setattr(gpu_large, "room", lambda graph: 10_000_000)
 
     def pays(edge_index, n, copies=1, replicas=1, **options):
         edge_index = torch.cat([edge_index + n * copy for copy in range(copies)], 1)
         batch = torch.arange(copies).repeat_interleave(n)
         inputs = Inputs(torch.randn(n * copies, 3, **DOUBLE), edge_index, batch=batch)
-        with torch.no_grad():
-            design = layer(**options).kernel(inputs).design
-        return large.LargeEnergyKernel.pays(native, inputs.graph(), design, replicas)
+        problem = layer(replicas=replicas, **options).problem(inputs)
+        rows = max(problem.graph.num_edges, n * copies)
+        fast = gpu_large.LargeGpuEngine.is_fastest_for(library(), problem)
+        return rows >= fewest * copies and fast
 
     work = 4e5  # of a grid's factorisation
-    monkeypatch.setattr(large, "MOST_WORK", 2 * work)
+    monkeypatch.setattr(gpu_large, "MOST_WORK", 2 * work)
     assert not pays(grid(10, 10), 100)  # a block of threads is fast
-    monkeypatch.setattr(large, "MOST_WORK", work / 4)
+    monkeypatch.setattr(gpu_large, "MOST_WORK", work / 4)
     assert pays(grid(10, 10), 100)
     assert not pays(grid(10, 10), 100, replicas=9)  # blocks run side by side
-    monkeypatch.setattr(cuda, "MOST_ROWS", 50)
+    monkeypatch.setattr(gpu, "MOST_ROWS", 50)
     assert pays(grid(10, 10), 100, replicas=9)
     assert not pays(grid(4, 5), 20)
     assert not pays(grid(4, 5), 20, copies=8)
     assert pays(grid(10, 10), 100, copies=3)
     assert not pays(star(120), 120)
     assert not pays(grid(10, 10), 100, hidden_channels=20)
-    monkeypatch.setattr(large, "room", lambda graph: 100_000)
+    monkeypatch.setattr(gpu_large, "room", lambda graph: 100_000)
     assert not pays(grid(10, 10), 100)
 
 
@@ -142,9 +141,9 @@ def test_where_it_pays(monkeypatch):
 def on_gpu(monkeypatch):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setitem(energy.KERNELS, "cuda", (large.LargeEnergyKernel,))
-    monkeypatch.setattr(large, "FEWEST_ROWS", 0)
-    monkeypatch.setattr(large, "MOST_WORK", -1)  # small graphs, too
+    monkeypatch.setattr(engines, "ENGINES", (engines.CpuEngine, gpu_large.LargeGpuEngine))
+    monkeypatch.setattr(gpu_large.LargeGpuEngine, "fewest", 0)
+    monkeypatch.setattr(gpu_large, "MOST_WORK", -1)  # small graphs, too
 
 
 def moved(inputs):

@@ -12,7 +12,7 @@ import torch
 from kernel_cases import needs_library
 from torch._subclasses import FakeTensorMode
 
-from hogwild.engines.energy import Posed
+from hogwild.engines.cpu import Posed
 from hogwild.errors import UnsupportedError
 from hogwild.kernels import build, native
 from hogwild.kernels.native import Library, Missing

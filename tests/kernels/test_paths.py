@@ -7,6 +7,7 @@ import torch
 from helpers import DOUBLE, chain, star
 from kernel_cases import (
     assert_alike,
+    engine_of,
     layer,
     needs_library,
     odd_graph,
@@ -129,7 +130,6 @@ def test_a_replica_that_is_not_finite_leaves_the_others_alone():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"rounds": 2}, "rounds=2"),
         ({"solver": Newton(linear="cg")}, "Newton(linear='auto')"),
         ({"hidden_channels": 9, "widths": (4097,)}, "more layers, units or inputs"),
         ({"widths": (1,) * 12}, "more layers, units or inputs"),
@@ -160,7 +160,7 @@ def test_hubs_are_not_factorised(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     conv, inputs = layer(), Inputs(torch.randn(2000, 3, **DOUBLE), star(2000))
     with torch.no_grad():
-        kernel = conv.kernel(inputs)
+        kernel = engine_of(conv, inputs)
     assert not kernel.direct
     assert kernel.plan.work == 1e300
     assert_alike(conv, inputs)
@@ -176,5 +176,5 @@ def test_a_crew_of_threads_on_one_large_graph(monkeypatch):
     for threads in (2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda n=threads: n)
         with torch.no_grad():
-            assert not conv.kernel(inputs).direct
+            assert not engine_of(conv, inputs).direct
         assert_alike(conv, inputs)

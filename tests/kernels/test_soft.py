@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from hogwild import Inputs
 from hogwild.engines import soft as rows_module
-from hogwild.engines import soft_cuda
-from hogwild.engines.soft import chebyshev_steps, momentum_steps
+from hogwild.engines import soft_gpu
+from hogwild.engines.soft import SoftEngine, SoftRows, chebyshev_steps, momentum_steps
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
 from hogwild.linalg.krylov import System, cg
-from hogwild.linalg.recording import Replay
 from hogwild.models import SoftEnergyConv
 from hogwild.problems import soft
 from hogwild.solvers import Newton, TripleMomentum, solve
+from hogwild.training.recorded import Replay
 from hogwild_node.tree import arrays
 
 compiled = pytest.mark.skipif(library() is None, reason="there is no compiled library")
@@ -57,6 +57,11 @@ def problem_on(edge_index, n, batch=None, dtype=torch.float64, spread=1.0, devic
     return soft.SoftProblem(problem.graph, type(local)(**fields), 1.1 * conv.condition)
 
 
+def solved(problem, solver=None):
+    """The answer of the engine for soft energies."""
+    return SoftEngine(problem, solver or TripleMomentum()).solve(None)
+
+
 GRAPHS = {
     "one": (torch.zeros(2, 0, dtype=torch.long), 1, None),
     "odd": (ODD, ODD_NODES, None),
@@ -77,14 +82,13 @@ ROWS = [*OPTIONS, {"width": 6, "heads": 3, "replicas": 2}]
 @compiled
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "replicas", "wide", "stiff"])
-def test_answers_agree(name, options, monkeypatch):
+def test_answers_agree(name, options):
     """Compiled steps, steps on torch and Newton's method; on every graph as many steps as alone."""
     problem = problem_on(*GRAPHS[name], **options)
     exact = solve(problem, Newton(atol=1e-11), problem.start())
-    found = solve(problem, TripleMomentum(atol=1e-10), problem.start())
+    found = solved(problem, TripleMomentum(atol=1e-10))
     assert bool(found.converged.all())
     torch.testing.assert_close(found.value, exact.value, rtol=0, atol=1e-9)
-    monkeypatch.setattr(soft, "compiled", lambda h: None)
     slow = solve(problem, TripleMomentum(atol=1e-10), problem.start())
     torch.testing.assert_close(slow.value, found.value, rtol=0, atol=1e-9)
     assert bool((slow.iterations - found.iterations).abs().le(1).all())
@@ -98,7 +102,7 @@ def test_adjoints_agree(name, options):
     problem = problem_on(*GRAPHS[name], **options)
     h = torch.randn_like(problem.start())
     hessian, b = problem.evaluate(h).hessian(), torch.randn_like(h)
-    found = hessian.iterate(b, 1e-12)
+    found = SoftEngine(problem, TripleMomentum(adjoint_rtol=1e-12)).dual(h, b)
     assert bool(found.converged.all())
     other = cg(System(hessian.apply, b, problem.graph, 1e-13)).value
     torch.testing.assert_close(found.value, other, rtol=0, atol=1e-10)
@@ -109,16 +113,16 @@ def test_adjoints_of_tiny_gradients():
     """In float32 the square of a gradient such as 1e-24 is zero; its adjoint is not."""
     edges, batch = batch_of((cycle(7), 7), (chain(9), 9))
     problem = problem_on(edges, 16, batch, dtype=torch.float32)
-    hessian = problem.evaluate(problem.start()).hessian()
-    b = torch.randn_like(problem.start())
+    h, engine = problem.start(), SoftEngine(problem, TripleMomentum())
+    b = torch.randn_like(h)
     small = b * torch.where(batch == 0, 1e-24, 1.0)
-    found = hessian.iterate(small, 1e-5)
+    found = engine.dual(h, small)
     assert bool(found.converged.all())
-    expected = hessian.iterate(b, 1e-5).value * torch.where(batch == 0, 1e-24, 1.0)
+    expected = engine.dual(h, b).value * torch.where(batch == 0, 1e-24, 1.0)
     torch.testing.assert_close(found.value * 1e24, expected * 1e24, rtol=1e-4, atol=1e-4)
 
 
-LAUNCH = soft_cuda._launch
+LAUNCH = soft_gpu._launch
 LAUNCHER = """
 extern "C" void run_soft(int blocks, double* shared, int room, Soft* p) {
     emulate_grid(0, 0, blocks, HOG_THREADS, shared, room, [=] { hog_soft(*p); });
@@ -138,22 +142,22 @@ def device(request, monkeypatch, tmp_path_factory):
         pytest.skip("there is no GPU")
     if request.param == "torch":
         return "cpu"
-    monkeypatch.setattr(soft_cuda, "fused", lambda rows, *_: True)  # torch must not take over
+    monkeypatch.setattr(soft_gpu, "fused", lambda rows, *_: True)  # torch must not take over
     if request.param == "cuda":
         return "cuda"
     folder = tmp_path_factory.getbasetemp() / "emulated_soft"
     folder.mkdir(exist_ok=True)
-    monkeypatch.setattr(soft_cuda, "THREADS", 64)
+    monkeypatch.setattr(soft_gpu, "THREADS", 64)
 
     def launch(name, rows, blocks, shared, *arguments):
-        kind = soft_cuda.prelude(rows.anchor.dtype)
+        kind = soft_gpu.prelude(rows.anchor.dtype)
         text = kind + (SOURCE.parent / "soft.cu").read_text() + LAUNCHER
         room = torch.full((3 * shared // 8,), torch.nan, dtype=torch.float64)
         run = getattr(emulated_gpu.compiled(text, folder), name.replace("hog_", "run_"))
         at = ctypes.c_void_p(room.data_ptr())
         run(min(blocks, 3), at, shared // 8, *emulated_gpu.arguments_of(arguments))
 
-    monkeypatch.setattr(soft_cuda, "_launch", launch)
+    monkeypatch.setattr(soft_gpu, "_launch", launch)
     return "cpu"
 
 
@@ -163,7 +167,7 @@ def device(request, monkeypatch, tmp_path_factory):
 def test_rows_take_as_many_steps_as_the_condition_needs(name, options, device, dtype):
     """What a GPU does: a number of steps that is known beforehand, for any parameters."""
     problem = problem_on(*GRAPHS[name], dtype=dtype, device=device, **options)
-    rows, graph, double = problem.rows, problem.graph, dtype == torch.float64
+    rows, graph, double = SoftRows(problem), problem.graph, dtype == torch.float64
     h = torch.randn_like(problem.start())
     torch.testing.assert_close(rows.gradient(h.mT).mT, problem.evaluate(h).gradient)
     for rtol in (1e-5, 1e-9) if double else (1e-5,):
@@ -180,7 +184,7 @@ def test_rows_take_as_many_steps_as_the_condition_needs(name, options, device, d
         rounding = (1e-12 if double else 1e-5) * problem.condition
         torch.testing.assert_close(left, b - product.mT, rtol=0, atol=rounding)
         norm, right, size = (graph.dot(v.mT, v.mT).sqrt() for v in (left, b, x))
-        rounding = soft.ROUNDING * torch.finfo(dtype).eps * problem.lipschitz() * size
+        rounding = rows_module.ROUNDING * torch.finfo(dtype).eps * problem.lipschitz() * size
         assert bool((norm <= rtol * right + rounding).all())
 
 
@@ -189,8 +193,8 @@ def test_a_cuda_graph_records_all_steps():
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
     problem = problem_on(cycle(300), 300, dtype=torch.float32, hidden_channels=64, device="cuda")
-    rows, b = problem.rows, torch.randn(1, 300, 64, device="cuda")
-    assert soft_cuda.fused(rows, b)
+    rows, b = SoftRows(problem), torch.randn(1, 300, 64, device="cuda")
+    assert soft_gpu.fused(rows, b)
 
     def body():
         y, gradient, _ = rows.steps(problem.start().mT, 1e-5)
@@ -205,7 +209,7 @@ def test_a_cuda_graph_records_all_steps():
 def test_a_wrong_kernel_is_never_called_converged(wrong, monkeypatch):
     """Torch computes the residual: of a kernel that writes nothing, and of one a bit off."""
     problem = problem_on(ODD, ODD_NODES, dtype=torch.float32)
-    rows, graph, h = problem.rows, problem.graph, problem.start()
+    rows, graph, h = SoftRows(problem), problem.graph, problem.start()
     exact = rows.steps(h.mT, 1e-6)[0], rows.chebyshev(h.mT, h.mT, 1e-5)[0]
 
     def run(rows, steps, along, inside, anchor, state):
@@ -213,28 +217,28 @@ def test_a_wrong_kernel_is_never_called_converged(wrong, monkeypatch):
             y, x, _ = state
             (x if anchor is None else y).copy_(exact[anchor is None] * 1.001)
 
-    monkeypatch.setattr(soft_cuda, "fused", lambda rows, *_: True)
-    monkeypatch.setattr(soft_cuda, "run", run)
+    monkeypatch.setattr(soft_gpu, "fused", lambda rows, *_: True)
+    monkeypatch.setattr(soft_gpu, "run", run)
     y, gradient, _ = rows.steps(h.mT, 1e-6)
     assert bool((graph.norm(gradient.mT) > 1e-6 * problem.size_of(y.mT)).all())
     x, left, _ = rows.chebyshev(h.mT, h.mT, 1e-5)
     norm, right, size = (graph.dot(v, v).sqrt() for v in (left.mT, h, x.mT))
-    rounding = soft.ROUNDING * torch.finfo(h.dtype).eps * problem.lipschitz()
+    rounding = rows_module.ROUNDING * torch.finfo(h.dtype).eps * problem.lipschitz()
     assert bool((norm > 1e-5 * right + rounding * size).all())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_gradients_are_trusted_where_they_agree(device, dtype, monkeypatch):
     """Before its first use the kernel of gradients is compared with torch."""
-    if soft_cuda._launch is LAUNCH and device == "cpu":
+    if soft_gpu._launch is LAUNCH and device == "cpu":
         pytest.skip("there is no kernel")
     where = torch.empty(0, device=device).device
-    assert soft_cuda.deviation(dtype, where) < (1e-12 if dtype == torch.float64 else 1e-5)
-    monkeypatch.setattr(soft_cuda, "_launch", lambda *given: None)
-    soft_cuda.trusted.cache_clear()
+    assert soft_gpu.deviation(dtype, where) < (1e-12 if dtype == torch.float64 else 1e-5)
+    monkeypatch.setattr(soft_gpu, "_launch", lambda *given: None)
+    soft_gpu.trusted.cache_clear()
     with pytest.warns(UserWarning, match="computed by torch"):
-        assert not soft_cuda.trusted(dtype, where)
-    soft_cuda.trusted.cache_clear()
+        assert not soft_gpu.trusted(dtype, where)
+    soft_gpu.trusted.cache_clear()
 
 
 @pytest.mark.cuda
@@ -243,9 +247,8 @@ def test_absolute_tolerances_on_a_gpu():
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
     problem = problem_on(ODD, ODD_NODES, device="cuda")
-    found = solve(problem, TripleMomentum(atol=1e-10, adjoint_rtol=0.0), problem.start())
+    found = solved(problem, TripleMomentum(atol=1e-10))
     assert bool(found.converged.all())
-    assert problem.evaluate(found.value).hessian().iterate(found.value, 0.0) is None
 
 
 @compiled
@@ -258,7 +261,7 @@ def test_single_precision_arrives(seed, condition, k):
         cycle(30), 30, dtype=torch.float32, spread=0.3, hidden_channels=k, condition=condition,
     )  # fmt: skip
     double = single.map(torch.Tensor.double)
-    found = solve(single, TripleMomentum(), single.start())
+    found = solved(single)
     assert bool(found.converged.all())
     h = found.value.double()
     residual = double.graph.norm(double.evaluate(h).gradient)
@@ -279,10 +282,9 @@ def test_threads_change_no_bit():
         try:
             for threads in (1, 2, 3):
                 torch.set_num_threads(threads)
-                one = solve(problem, TripleMomentum(), problem.start())
-                found.append(
-                    (one.value, problem.evaluate(one.value).hessian().iterate(one.value, 1e-9))
-                )
+                engine = SoftEngine(problem, TripleMomentum(adjoint_rtol=1e-9))
+                h = engine.solve(None).value
+                found.append((h, engine.dual(h, h)))
         finally:
             torch.set_num_threads(count)
         for value, dual in found[1:]:
@@ -295,9 +297,9 @@ def test_not_finite():
     """A graph with NaN has no answer; the graph beside it has its own."""
     edges, batch = batch_of((chain(4), 4), (chain(4), 4))
     problem = problem_on(edges, 8, batch)
-    alone = solve(problem, TripleMomentum(), problem.start())
+    alone = solved(problem)
     problem.local.anchor[..., 1] = torch.nan
-    found = solve(problem, TripleMomentum(), problem.start())
+    found = solved(problem)
     assert found.converged.tolist() == [[False, True]]
     assert torch.equal(found.value[..., 4:], alone.value[..., 4:])
 
@@ -306,8 +308,8 @@ def test_not_finite():
 def test_beyond_moderate_conditions_newton_solves():
     """One problem, two engines, one answer: the condition number decides which one solves."""
     problem = problem_on(chain(20), 20, condition=5e3)
-    few = solve(problem, TripleMomentum(most=1e3, atol=1e-11), problem.start())
-    many = solve(problem, TripleMomentum(atol=1e-11), problem.start())
+    few = solved(problem, TripleMomentum(most=1e3, atol=1e-11))
+    many = solved(problem, TripleMomentum(atol=1e-11))
     assert int(few.iterations) < 30 < int(many.iterations)
     torch.testing.assert_close(few.value, many.value, rtol=0, atol=1e-8)
 
@@ -329,8 +331,9 @@ def test_cotangents(name, options, scaled, device, monkeypatch):
     residual = attached.residual(h)
     expected = torch.autograd.grad(residual, wanted, dual, materialize_grads=True)
     for native in (None, library()) if device == "cpu" else (None,):
-        monkeypatch.setattr(rows_module, "compiled", lambda h, native=native: native)
-        every = [x for x, _ in arrays(attached.cotangents(h, dual))]
+        monkeypatch.setattr(rows_module, "library", lambda native=native: native)
+        fields = SoftRows(attached).cotangents(h.mT.contiguous(), dual.mT.contiguous())
+        every = [x for x, _ in arrays(fields)]
         assert len(every) == 13
         found = [x for x, of in zip(every, tensors, strict=True) if of.requires_grad]
         for one, other in zip(found, expected, strict=True):

@@ -18,8 +18,6 @@ OWN = {
         ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
         ({"aggr": "max"}, ["'max'", "'sum' (or 'add') or 'mean'", "convex"]),
         ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
-        ({"rounds": 0}, ["rounds=0", "positive integer"]),
-        ({"rounds": 1.5}, ["rounds=1.5", "positive integer"]),
         ({"heads": 0}, ["heads=0", "positive integer"]),
         ({"edge_dim": 0}, ["edge_dim=0", "positive integer"]),
         ({"beta": 0.0}, ["beta=0.0", "positive"]),

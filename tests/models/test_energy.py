@@ -34,8 +34,6 @@ VARIANTS = {
     "heads": {"heads": 2, "widths": (2,)},
     "heads-averaged": {"heads": 3, "concat": False, "widths": (2,)},
     "node-heads": {"message": "node", "heads": 2, "widths": (2,)},
-    "two-rounds": {"rounds": 2, "widths": (2,)},
-    "three-rounds": {"rounds": 3, "heads": 2, "widths": ()},
     "wide": {"hidden_channels": 5, "message_channels": 3, "widths": (6,)},
     "deep": {"widths": (3, 4, 5)},
     "affine": {"widths": ()},
@@ -50,7 +48,7 @@ def small(device):
     return random_graph([1, 2, 6], device=device)
 
 
-COVERED = {"node", "heads", "two-rounds", "affine", "deep"}  # by other variants, and edge features
+COVERED = {"node", "heads", "affine", "deep"}  # by other variants, and edge features
 CONVS = [
     pytest.param(options, id=name, marks=[pytest.mark.slow] if name in COVERED else [])
     for name, options in VARIANTS.items()
@@ -62,7 +60,7 @@ def test_conv(options, device):
     check_model(lambda **kw: EnergyConv(3, **options, **kw), device=device, graph=small(device))
 
 
-@pytest.mark.parametrize("name", ["edge", "node-heads", "two-rounds"])
+@pytest.mark.parametrize("name", ["edge", "node-heads"])
 def test_edge_features(name, device):
     options = VARIANTS[name] | {"widths": (2,)}  # deeper ones are in test_conv
     check_model(
@@ -94,7 +92,6 @@ TIGHT = Newton(atol=1e-12)
     [
         (lambda: EnergyGNN(3, out_channels=1, num_layers=0), ["num_layers=0", "positive integer"]),
         (lambda: EnergyGNN(3, out_channels=1, pool="min"), ["'min'", "'mean'"]),
-        (lambda: EnergyGNN(3, out_channels=1, start="one"), ["start='one'", "zero, learned"]),
         (lambda: Newton(atol=-1.0), ["atol=-1.0", "nonnegative"]),
         (lambda: Newton(rtol=float("nan")), ["rtol=nan", "nonnegative"]),
         (lambda: Newton(max_iter=-1), ["max_iter=-1", "at least 0"]),
@@ -119,7 +116,6 @@ OPTIONS = {
     "mean": {"aggr": "mean"},
     "normalize": {"normalize": True},
     "heads": {"heads": 2},
-    "two-rounds": {"rounds": 2},
 }
 
 
@@ -132,7 +128,7 @@ def test_isolated_node_equals_a_single_node_graph(options):
     assert float((conv(x, ODD)[:1] - conv(x[:1], edges())).detach().abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("name", ["edge", "node", "normalize", "two-rounds"])
+@pytest.mark.parametrize("name", ["edge", "node", "normalize"])
 def test_multi_edge_counts_and_equals_weight_two(name):
     """Each of several edges counts: twice the edge is the edge with weight two, and not once."""
     conv, x = conv_of(**OPTIONS[name]), features(3)
@@ -158,7 +154,7 @@ def test_self_loop_is_one_more_message():
         torch.testing.assert_close(got, expected)
 
 
-@pytest.mark.parametrize("name", ["edge", "node", "normalize", "two-rounds"])
+@pytest.mark.parametrize("name", ["edge", "node", "normalize"])
 def test_weight_zero_equals_removing_the_edge(name):
     conv, x = conv_of(**OPTIONS[name]), features(ODD_NODES)
     weight = torch.ones(ODD.size(1), **DOUBLE)
@@ -198,38 +194,10 @@ def test_graph_without_edges(options):
     conv(x, edges()).sum().backward()
 
 
-@pytest.mark.parametrize("replicas", [None, 2])
-def test_learned_start(replicas):
-    """It moves where nodes start, not where they end, and learns from what they reach."""
-    torch.manual_seed(0)
-    conv = EnergyConv(3, start="learned", replicas=replicas).double()
-    inputs = Inputs(torch.randn(5, 3, **DOUBLE), cycle(5))
-    start = conv.problem(inputs).start()
-    assert start.shape == (replicas or 1, 2, 5)
-    assert not start.any()
-    before = conv.embed(inputs).value
-    conv.guess.reset_parameters()
-    start = conv.problem(inputs).start()
-    guess = conv.guess(inputs.x)
-    assert torch.allclose(start.mT, guess if replicas else guess[None], rtol=0, atol=1e-12)
-    found = conv.embed(inputs)
-    assert torch.allclose(found.value, before, rtol=0, atol=1e-6)  # both end within the tolerance
-    found.value.sum().backward()
-    assert all(p.grad is None for p in conv.guess.parameters())
-    conv.problem(inputs).start().square().sum().backward()
-    assert all(p.grad is not None and p.grad.any() for p in conv.guess.parameters())
-    conv.reset_parameters()
-    assert not conv.problem(inputs).start().any()
-
-
 def test_require_asynchronous():
     """A one-hop energy on an undirected graph can run asynchronously; otherwise the reason."""
     EnergyConv(3).require_asynchronous(bare(cycle(4), 4))
     EnergyConv(3, heads=2).require_asynchronous(bare(edges(), 2))
-    with pytest.raises(AsynchronyError) as caught:
-        EnergyConv(3, rounds=2).require_asynchronous(bare(cycle(4), 4))
-    for word in ("rounds=2", "2 hops", "rounds=1", "num_layers=2"):
-        assert word in str(caught.value)
     with pytest.raises(AsynchronyError) as caught:
         EnergyConv(3).require_asynchronous(bare(ODD, ODD_NODES))
     for word in ("no reverse link", "4 -> 0", "to_undirected"):
@@ -260,23 +228,10 @@ def test_float32_solve_agrees_with_float64(options):
 WORST = 1e3
 
 
-# rounds, PICNN widths, hidden_channels, degree
-QUICK = [
-    (1, 2, 2, 1),
-    (1, 2, 2, 50),
-    (1, 64, 2, 50),
-    (1, 64, 64, 1),
-    (2, 2, 2, 50),
-    (2, 64, 2, 20),
-    (3, 2, 2, 50),
-    (3, 2, 32, 1),
-]
-SOME = [(1, 2, 2, 50), (2, 64, 2, 20)]  # every kind of message on these; all pairs are slow
-
-
+# PICNN widths, hidden_channels, degree; edge-wise, and one for the other kinds of messages
+QUICK = [(2, 2, 1), (2, 2, 50), (64, 2, 50), (64, 64, 1)]
 GRID = [
-    (rounds, width, k, degree)
-    for rounds in (1, 2, 3)
+    (width, k, degree)
     for width in (2, 8, 64)
     for k in (2, 8, 64)
     for degree in (1, 5, 50)
@@ -299,15 +254,14 @@ def condition(problem, h, dense):
         new = hessian.apply(v)
         top = (new * v).sum((1, 2))
         v = new
-    return 1.1 * top / problem.beta  # power iteration approaches from below
+    return 1.1 * top / problem.design.beta  # power iteration approaches from below
 
 
-def check(rounds, width, k, degree, kind, *, replicas, dense=120):
+def check(width, k, degree, kind, *, replicas, dense=120):
     torch.manual_seed(0)
     conv = EnergyConv(
         3,
         hidden_channels=k,
-        rounds=rounds,
         widths=(width, width),
         replicas=replicas,
         solver=Newton(linear="cg"),
@@ -324,23 +278,21 @@ def check(rounds, width, k, degree, kind, *, replicas, dense=120):
     assert float(condition(problem, solution, dense).max()) < WORST
 
 
-@pytest.mark.parametrize(("rounds", "width", "k", "degree", "kind"), [
+@pytest.mark.parametrize(("width", "k", "degree", "kind"), [
     *((*sizes, "edge") for sizes in QUICK),
-    *((*sizes, kind) for kind in ("node", "heads", "mean") for sizes in SOME),
-    (1, 64, 64, 1, "node"),
-    (2, 2, 2, 50, "heads"),
-    (3, 2, 2, 50, "mean"),
+    *((2, 2, 50, kind) for kind in ("node", "heads", "mean")),
+    (64, 64, 1, "node"),
 ])  # fmt: skip
-def test_fresh_energy_is_well_conditioned(rounds, width, k, degree, kind):
+def test_fresh_energy_is_well_conditioned(width, k, degree, kind):
     """λ_max / λ_min < 1e3 at the start and at the solution, at the extremes."""
-    check(rounds, width, k, degree, kind, replicas=4 if k * width < 100 else 2)
+    check(width, k, degree, kind, replicas=4 if k * width < 100 else 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("rounds", "width", "k", "degree"), GRID)
-def test_fresh_energy_is_well_conditioned_on_a_grid(rounds, width, k, degree, kind):
-    check(rounds, width, k, degree, kind, replicas=4 if k * degree <= 100 else 1, dense=450)
+@pytest.mark.parametrize(("width", "k", "degree"), GRID)
+def test_fresh_energy_is_well_conditioned_on_a_grid(width, k, degree, kind):
+    check(width, k, degree, kind, replicas=4 if k * degree <= 100 else 1, dense=450)
 
 
 def fading(conv):

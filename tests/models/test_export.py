@@ -1,5 +1,7 @@
 """From a trained model to a node without torch: the same numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ from hogwild import (
 )
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.models.export import described, export, tolerances
+from hogwild.nn.activations import NONEXPANSIVE, SQUAREPLUS
 from hogwild_node import model as node_models
 from hogwild_node.errors import ModelFileError
 from hogwild_node.local import LocalEnergy
@@ -35,7 +38,6 @@ MODELS = {
     "mean": lambda **o: EnergyGNN(3, out_channels=2, aggr="mean", act="squareplus", **o),
     "normalised": lambda **o: EnergyGNN(3, out_channels=2, normalize=True, gate="relu", **o),
     "wide": lambda **o: EnergyGNN(3, out_channels=2, hidden_channels=8, widths=(6, 5), **o),
-    "learned start": lambda **o: EnergyGNN(3, out_channels=2, start="learned", **o),
     "soft": lambda **o: SoftEnergyGNN(
         3, out_channels=2, edge_dim=2, condition=7.0, **{"hidden_channels": 3} | o
     ),
@@ -57,8 +59,6 @@ def trained(name, **options):
     """A model whose features are standardised, as training leaves it."""
     torch.manual_seed(0)
     model = MODELS[name](**options).double()
-    if name == "learned start":
-        model.conv.guess.reset_parameters()  # a fresh guess is zero
     if name.startswith("soft"):  # fresh parameters ignore half of what they read
         for p in model.conv.parameters():
             p.data.add_(torch.randn_like(p), alpha=0.3)
@@ -113,7 +113,7 @@ def test_a_node_computes_what_it_computes_in_the_whole_graph(name, graph, tmp_pa
     for i in range(n):
         near, senders = neighbours(inputs, i, alone.encode)
         rule = "messages" if "messages" in alone.rules else "auto"  # one side of each edge
-        local = alone.pose(alone.encode(inputs.x[i].numpy()), near, rule)
+        local = alone.build(alone.encode(inputs.x[i].numpy()), near, rule)
         at = node_models.star_of(len(near))
         mine, heard = h[..., i : i + 1], h[..., senders]
         whole = problem.graph.star(torch.tensor([i]))
@@ -152,7 +152,6 @@ def test_a_replica(tmp_path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: EnergyGNN(3, out_channels=1, rounds=2), "rounds=2"),
         (lambda: EnergyGNN(3, out_channels=1, num_layers=2), "Stack"),
         (lambda: EnergyGNN(3, out_channels=1, pool="mean"), "predicts for whole graphs"),
         (
@@ -160,6 +159,14 @@ def test_a_replica(tmp_path):
             "ScarselliConv cannot run without torch; expected a SoftEnergyConv",
         ),
         (lambda: GAT(3, out_channels=1), "plain GCN"),
+        (
+            lambda: EnergyGNN(3, out_channels=1, act=replace(SQUAREPLUS, name="softplus")),
+            "act='softplus' is an activation of your own",
+        ),
+        (
+            lambda: IGNN(3, out_channels=1, act=replace(NONEXPANSIVE["identity"], name="tanh")),
+            "act='tanh' is an activation of your own",
+        ),
         (lambda: LayeredGNN([GATConv(4, 4)], 3, out_channels=1), "plain GCN"),
         (lambda: GCN(3, out_channels=1, norm=torch.nn.LayerNorm(10)), "plain GCN"),
     ],

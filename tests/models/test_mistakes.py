@@ -77,7 +77,7 @@ def test_help_shows_the_arguments():
     ("model", "conv"),
     [
         (EnergyGNN(3, out_channels=2, heads=2), "EnergyConv(3, hidden_channels=2, message='edge', "
-         "heads=2, rounds=1, beta=0.04)"),
+         "heads=2, beta=0.04)"),
         (EnergyGNN(3, out_channels=2, aggr="mean", num_layers=2), "aggr='mean'"),
         (GCN(3, out_channels=2, replicas=2), "Layers(3, hidden_channels=10, 5 layers of "
          "GCNConv(10, 10), replicas=2)"),

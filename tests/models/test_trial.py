@@ -3,9 +3,8 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from helpers import DOUBLE
+from helpers import DOUBLE, refused
 from torch import nn
-from torch_geometric.data import Data
 from torch_geometric.utils import degree
 from users_models import Given, graphs, in_turn
 
@@ -53,12 +52,8 @@ REFUSED = {
     "aggregation": (lambda: Aggregates(a=pyg.SAGEConv(3, 8), b=pyg.SAGEConv(8, 2)),
                     ["between a (SAGEConv) and b (SAGEConv)", "outside of MessagePassing"]),
     "GraphNorm": (lambda: two(pyg.GraphNorm(8)), ["module_1 (GraphNorm) between", "single nodes"]),
-    "PairNorm": (lambda: two(pyg.PairNorm()), ["module_1 (PairNorm) between"]),
-    "BatchNorm": (lambda: two(nn.BatchNorm1d(8, track_running_stats=False)),
-                  ["module_1 (BatchNorm1d)", "evaluation mode"]),
     "pyg model": (lambda: pyg.GCN(3, 8, 2, norm="graph_norm"), ["norms.0 (GraphNorm) between"]),
     "APPNP": (lambda: convs(nn.Linear(3, 8), pyg.APPNP(3, 0.1)), ["module_1 (APPNP)", "hops"]),
-    "ChebConv": (lambda: convs(pyg.ChebConv(3, 8, K=3)), ["module_0 (ChebConv)", "hops"]),
     "flow": (lambda: two(flow="target_to_source"), ["module_0 (GCNConv)", "flip edge_index"]),
     "attention": (lambda: pyg.Sequential("x, edge_index, batch", [
                       (pyg.GPSConv(3, pyg.GCNConv(3, 3)), "x, edge_index, batch -> x"),
@@ -76,10 +71,7 @@ def test_what_is_not_local_is_refused(name):
     data = graphs()
     model = make().double()
     wrapped, before = wrap(model), [dict(module.__dict__) for module in model.modules()]
-    with pytest.raises(AsynchronyError) as caught:
-        simulate(wrapped, data)
-    for word in words:
-        assert word in str(caught.value)
+    refused(lambda: simulate(wrapped, data), AsynchronyError, words)
     found = certify(wrapped, data)
     assert not found.guaranteed
     assert words[0] in found.reason
@@ -149,10 +141,8 @@ def test_nodes_that_exchange_values_outside_of_convolutions_are_refused(name, dt
     torch.manual_seed(0)
     make, words = MEETING[name]
     model, data = make().to(dtype), graphs(dtype=dtype)
-    with pytest.raises(AsynchronyError) as caught:
-        simulate(model, data)
-    for word in (*words, "reads more than single nodes"):
-        assert word in str(caught.value)
+    words = [*words, "reads more than single nodes"]
+    refused(lambda: simulate(model, data), AsynchronyError, words)
     found = certify(model, data)
     assert not found.guaranteed
     assert words[0] in found.reason
@@ -208,11 +198,3 @@ def test_a_forward_that_is_random_is_refused(place, what):
     model = Around(**{place: lambda h, *_: nn.functional.dropout(h, 0.5)}, b=pyg.GCNConv(4, 4))
     with pytest.raises(AsynchronyError, match=f"Around.forward is random: .*{what}.*training=self"):
         simulate(model.double(), graphs())
-
-
-@pytest.mark.parametrize("conv", [pyg.APPNP(5, 0.1), pyg.SGConv(3, 2, K=2)])
-def test_a_model_that_is_one_convolution_of_several_hops_is_refused(conv):
-    path = torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]])
-    data = Data(x=torch.randn(4, 3), edge_index=path)
-    with pytest.raises(AsynchronyError, match="looks beyond a node and the neighbours it hears"):
-        simulate(conv.eval(), data)

@@ -10,6 +10,7 @@ from models.test_export import MODELS
 from torch import Tensor
 
 from hogwild import GCN, IGNN, Inputs
+from hogwild.engines import engine_for
 from hogwild.models.export import described, packed
 from hogwild.problems.base import FixedPoint
 from hogwild.problems.pinned import pinned
@@ -59,7 +60,7 @@ def posed(name, seed=0, odd=0.0):
     alone = node_models.of(packed(model))
     with torch.no_grad():
         problem = model.problem(inputs).detach()
-    return problem, alone.posed(part_of(inputs, alone.encode)), inputs.edge_index.numpy()
+    return problem, alone.build_part(part_of(inputs, alone.encode)), inputs.edge_index.numpy()
 
 
 def piece_of(local, edge_index, free):
@@ -143,8 +144,8 @@ def test_a_solve_with_an_odd_reading_arrives_or_says_that_it_has_not(odd):
     for seed in range(6):
         plain, (problem, local, edge_index) = posed("edge", seed)[0], posed("edge", seed, odd)
         with torch.no_grad():
-            before = Newton().run(plain.kernel(), None).value
-            answer = Newton(max_iter=3000).run(problem.kernel(), before)
+            before = engine_for(plain, Newton()).solve(None).value
+            answer = engine_for(problem, Newton(max_iter=3000)).solve(before)
         found = solve(piece_of(local, edge_index, np.ones(9, dtype=bool)), before.numpy())
         if found.good and bool(answer.converged.all()):
             size = float(answer.value.abs().max())
@@ -175,7 +176,7 @@ def test_what_has_no_answer_is_not_good():
     wild = tensors | {"matrix": 30.0 * np.eye(4) + tensors["matrix"]}  # expands
     alone = node_models.of(ModelFile(config | {"act": "identity"}, wild, "0" * 16))
     inputs = drawn(model)
-    diverging = alone.posed(part_of(inputs, alone.encode))
+    diverging = alone.build_part(part_of(inputs, alone.encode))
     piece = piece_of(
         replace(diverging, slope=None), inputs.edge_index.numpy(), np.ones(9, dtype=bool)
     )

@@ -12,9 +12,7 @@ from torch_geometric.data import Data
 
 from experiments.maximum import MaxGNN
 from hogwild import EIGNN, GSDGNN, IGNN, EnergyGNN, Inputs, ScarselliGNN
-from hogwild.engines.energy import EnergyKernel
 from hogwild.graph import Star
-from hogwild.kernels.native import library
 from hogwild.ops import gather
 from hogwild.testing.problems import Affine, random_graph
 from hogwild_node.local import LocalEnergy
@@ -31,16 +29,6 @@ def test_fixed_point_update_of_some_nodes():
     v = torch.randn_like(h)
     slow = super(Affine, problem).pullback(h, v)
     torch.testing.assert_close(problem.pullback(h, v), slow)
-
-
-@pytest.mark.skipif(library() is None, reason="no compiled library")
-def test_other_numbers_have_no_compiled_solve():
-    """The compiled solve is of the features that the layer has read."""
-    graph = random_graph([5], seed=3)
-    inputs = Inputs(torch.randn(5, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
-    problem = EnergyGNN(3, out_channels=2).double().problem(inputs)
-    assert isinstance(problem.detach().kernel(), EnergyKernel)
-    assert isinstance(problem.map(lambda x: 1.5 * x).kernel(), str)
 
 
 # -- parts of a graph ------------------------------------------------------------------------------

@@ -26,10 +26,6 @@ VARIANTS = {
     "affine": {"widths": ()},
     "squareplus": {"act": "squareplus", "gate": "relu", "hidden_channels": 3},
     "narrow": {"hidden_channels": 1, "message_channels": 1, "widths": (2,)},
-    "two-rounds": {"rounds": 2},
-    "two-rounds-node": {"rounds": 2, "message": "node", "normalize": True},
-    "three-rounds": {"rounds": 3, "heads": 2, "edge_dim": 1},
-    "three-rounds-mean": {"rounds": 3, "aggr": "mean", "edge_weight": True},
 }
 GRAPHS = {
     "odd": (ODD, torch.zeros(ODD_NODES, dtype=torch.long)),
@@ -89,18 +85,14 @@ def check_derivatives(problem, h):
     close(at.gradient, gradient)
     hessian = at.hessian()
     close(columns(hessian.apply, h), dense)
-    if hessian.has_blocks:
-        diagonal, off = hessian.blocks()
-        close(assemble(problem.graph, diagonal, off), dense)
-        r, k, n = h.shape
-        blocks = dense.view(r, k, n, k, n).diagonal(dim1=2, dim2=4)
-        close(hessian.diagonal(), blocks)
-    else:
-        assert problem.rounds[1:]
-        assert hessian.diagonal() is None
+    diagonal, off = hessian.blocks()
+    close(assemble(problem.graph, diagonal, off), dense)
+    r, k, n = h.shape
+    blocks = dense.view(r, k, n, k, n).diagonal(dim1=2, dim2=4)
+    close(hessian.diagonal(), blocks)
 
 
-@pytest.mark.parametrize("variant", ["edge", "node", "heads", "two-rounds", "affine"])
+@pytest.mark.parametrize("variant", ["edge", "node", "heads", "affine"])
 def test_the_hessian_in_chunks(variant, monkeypatch):
     """Of many rows it is computed some at a time, and is the same."""
     long = (chain(600), torch.zeros(600, dtype=torch.long))
@@ -110,15 +102,13 @@ def test_the_hessian_in_chunks(variant, monkeypatch):
     monkeypatch.setattr(Tape, "rows", lambda self, part: chunks.append(part) or rows(self, part))
     monkeypatch.setattr(ops, "CHUNK_ELEMENTS", 1)
     pieces = problem.evaluate(h).hessian()
-    rounds = VARIANTS[variant].get("rounds", 1)
-    assert chunks.count(slice(512, 600)) == 2 * rounds  # of nodes: self messages and updates
-    assert chunks.count(slice(1024, 1198)) == rounds  # of edges
+    assert chunks.count(slice(512, 600)) == 2  # of nodes: self messages and updates
+    assert chunks.count(slice(1024, 1198)) == 1  # of edges
     torch.testing.assert_close(
         pieces.apply(direction), whole.apply(direction), rtol=1e-12, atol=0.0
     )
-    if problem.has_blocks:
-        for some, all_ in zip(pieces.blocks(), whole.blocks(), strict=True):
-            torch.testing.assert_close(some, all_, rtol=1e-12, atol=1e-12)
+    for some, all_ in zip(pieces.blocks(), whole.blocks(), strict=True):
+        torch.testing.assert_close(some, all_, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
@@ -129,13 +119,13 @@ def test_derivatives_equal_autograd(options):
 
 
 @pytest.mark.parametrize("graph", ["single", "isolated", "loops", "complete", "batch"])
-@pytest.mark.parametrize("name", ["edge-attr", "node", "heads", "normalize", "three-rounds"])
+@pytest.mark.parametrize("name", ["edge-attr", "node", "heads", "normalize"])
 def test_derivatives_on_every_graph(name, graph):
     *_, problem, h = pose(VARIANTS[name], graph)
     check_derivatives(problem, h)
 
 
-@pytest.mark.parametrize("name", ["heads-averaged", "mean", "two-rounds"])
+@pytest.mark.parametrize("name", ["heads-averaged", "mean"])
 def test_derivatives_of_replicas(name):
     """Replicas do not mix: one block of the Hessian each."""
     *_, problem, h = pose(VARIANTS[name], "batch", replicas=3)
@@ -267,7 +257,7 @@ def test_mean_and_normalized_weights_equal_the_formula():
         adjacency[i, j] += w
     root = (adjacency.sum(1) + 1.0).rsqrt()
     full = root[:, None] * (adjacency + torch.eye(n, **DOUBLE)) * root
-    weight, loop = problem.rounds[0].weight.flatten(), problem.rounds[0].loop_weight
+    weight, loop = problem.weight.flatten(), problem.loop_weight
     got = torch.diag(loop).index_put((edge_index[1], edge_index[0]), weight, accumulate=True)
     torch.testing.assert_close(got, full)
 
@@ -286,7 +276,7 @@ def test_a_node_hears_its_sources():
         torch.testing.assert_close(energy[0], expected)
 
 
-@pytest.mark.parametrize("name", ["edge", "heads", "normalize", "two-rounds", "weighted"])
+@pytest.mark.parametrize("name", ["edge", "heads", "normalize", "weighted"])
 def test_select_is_the_same_problem(name):
     """The problem on some replicas and graphs has their energies and gradients."""
     *_, problem, h = pose(VARIANTS[name], "batch", replicas=3)

@@ -44,7 +44,6 @@ KINDS = {
     "node": {"message": "node"},
     "heads": {"heads": 2},
     "normalize": {"normalize": True},
-    "two-rounds": {"rounds": 2},
 }
 
 
@@ -82,9 +81,7 @@ def test_gradcheck_inputs(name):
     assert torch.autograd.gradcheck(solve, inputs, eps=1e-5, atol=1e-7, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", ["edge", "heads", pytest.param("two-rounds", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["edge", "heads"])
 def test_gradcheck_parameters(name):
     """dh*/dθ equals finite differences, one parameter tensor at a time."""
     conv, x, attr, weight = pose(edge_dim=1, **KINDS[name])
@@ -102,7 +99,7 @@ def test_gradcheck_parameters(name):
         )
 
 
-@pytest.mark.parametrize("name", ["edge", "heads", "two-rounds"])
+@pytest.mark.parametrize("name", ["edge", "heads"])
 def test_equals_unrolled_differentiation(name):
     """The implicit gradient is the limit of differentiating through gradient descent."""
     conv, x, _, weight = pose(beta=1.0, **KINDS[name])

@@ -119,9 +119,7 @@ def test_a_straggler_does_not_depend_on_its_batch_mates():
         assert abs(int(single.iterations) - count) <= (0.5 * count if count > 20 else 0)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"message": "node"}, {"heads": 2}, {"rounds": 2}, {"normalize": True}]
-)
+@pytest.mark.parametrize("options", [{}, {"message": "node"}, {"heads": 2}, {"normalize": True}])
 def test_secant_curvature_bounds_the_true_one(options):
     """vᵀSv ≥ vᵀHv, growing with the reach; and the Hessian, to the bit, on graphs without one."""
     conv, x, edge_index, batch = steep(replicas=2, scale=10.0, **options)
@@ -146,7 +144,6 @@ def test_secant_curvature_from_the_start():
     """The end is Newton's also where no step is taken with the Hessian, whatever the energy."""
     for conv in (
         EnergyConv(2, hidden_channels=2),
-        EnergyConv(2, hidden_channels=2, rounds=2),
         GSDConv(2, hidden_channels=2),
     ):
         _, x, edge_index, batch = steep(scale=2.0)

@@ -7,7 +7,6 @@ import torch
 from torch_geometric.data import Batch
 
 from hogwild import tasks
-from hogwild.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +58,3 @@ def test_constant(task):
     train = tasks.get("coordinates", num_graphs=300, seed=1).graphs
     error = task.constant(Batch.from_data_list(train), Batch.from_data_list(task.graphs))
     assert error == pytest.approx(math.hypot(0.475, 0.377), abs=0.02)
-
-
-def test_bad_options():
-    with pytest.raises(ConfigError, match="expected a larger radius or degree, or more points"):
-        tasks.get("coordinates", num_graphs=1, num_nodes=12, radius=0.05)
-    for options in ({"num_graphs": 0}, {"num_nodes": 1}, {"radius": 0.0}):
-        with pytest.raises(ConfigError, match=next(iter(options))):
-            tasks.get("coordinates", **options)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Batch
+from torch_geometric.utils import is_undirected, to_networkx
 
 from hogwild import tasks
 from hogwild.errors import ConfigError
@@ -100,10 +101,32 @@ def test_families_have_one_width(family):
         ("sums", {"sizes": []}),
         ("sums", {"sizes": -1}),
         ("sums", {"graphs": "star"}),
+        ("robots", {"num_graphs": 9}),
+        ("robots", {"num_nodes": 1}),
+        ("robots", {"degree": 0.0}),
+        ("robots", {"degree": 12.0}),
+        ("coordinates", {"num_graphs": 0}),
+        ("coordinates", {"num_nodes": 1}),
+        ("coordinates", {"radius": 0.0}),
+        ("terrain", {"agents": 101}),
+        ("terrain", {"side": 0}),
+        ("terrain", {"radius": 0.0}),
     ],
 )
 def test_bad_options(name, options):
-    with pytest.raises(ConfigError, match=next(iter(options))):
+    with pytest.raises(ConfigError, match=f"{next(iter(options))}.*expected"):
+        tasks.get(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("robots", {"num_graphs": 10, "num_nodes": 40, "degree": 0.5}),
+        ("coordinates", {"num_graphs": 1, "num_nodes": 12, "radius": 0.05}),
+    ],
+)
+def test_points_too_far_apart(name, options):
+    with pytest.raises(ConfigError, match="connected graph; expected a larger radius or degree"):
         tasks.get(name, **options)
 
 
@@ -150,3 +173,29 @@ def test_shapes():
     assert same(networkx_graph("grid", 25), networkx.grid_2d_graph(5, 5))
     assert networkx.is_tree(networkx_graph("tree", 40))
     assert 4 < 2 * networkx_graph("rgg", 400).number_of_edges() / 400 < 16
+
+
+def test_robots():
+    task = tasks.get("robots", num_graphs=30)
+    again = tasks.get("robots", num_graphs=20)
+    for graph, same in zip(task.graphs, again.graphs, strict=False):
+        assert torch.equal(graph.x, same.x)
+        assert torch.equal(graph.edge_index, same.edge_index)
+    for graph in task.graphs:
+        assert graph.num_nodes == 12
+        assert is_undirected(graph.edge_index)
+        assert networkx.is_connected(to_networkx(graph, to_undirected=True))
+        assert graph.edge_index.size(1) / 12 == pytest.approx(4.0, abs=0.2)
+        torch.testing.assert_close(graph.y, graph.x.mean().expand(12, 1))
+    assert not torch.equal(task.graphs[0].x, tasks.get("robots", num_graphs=10, seed=1).graphs[0].x)
+
+
+def test_splits_and_constant_of_robots():
+    task = tasks.get("robots")
+    (split,) = task.splits()
+    sizes = [len(part) for part in (split.train, split.val, split.test)]
+    assert sizes == [320, 40, 40]
+    train, test = (
+        Batch.from_data_list([task.graphs[i] for i in part]) for part in (split.train, split.test)
+    )
+    assert task.constant(train, test) == pytest.approx(1 / math.sqrt(12), rel=0.2)

@@ -68,12 +68,6 @@ def test_not_mnist(home, content, message):
         tasks.get("terrain", download=False)
 
 
-def test_bad_options():
-    for options in ({"agents": 101}, {"side": 0}, {"radius": 0.0}):
-        with pytest.raises(ConfigError, match=next(iter(options))):
-            tasks.get("terrain", **options)
-
-
 def test_real(real):
     real("MNIST/raw/train-images-idx3-ubyte.gz")
     task = tasks.get("terrain", num_graphs=300, download=False)

@@ -5,14 +5,13 @@ import warnings
 import pytest
 import torch
 from tiny_runs import QUICK, parameters, poison
-from tiny_tasks import Chains, Sums, chain
-from torch_geometric.data import Data
+from tiny_tasks import Chains, Sums
 
 import hogwild
 from hogwild import GCN, EnergyGNN, tasks, train
 from hogwild.errors import ConvergenceWarning
 from hogwild.solvers import LBFGS
-from hogwild.training.batches import Batches, predict_levels
+from hogwild.training.batches import predict_levels
 
 
 def test_learns():
@@ -81,21 +80,6 @@ def test_one_replica_fails_alone(model):
     torch.testing.assert_close(ours[[0, 2]], theirs[[0, 2]], rtol=0, atol=1e-9)
     assert int(result.best_epoch[1]) in (0, 4)
     assert result.best != 1
-
-
-def test_a_replica_that_has_stopped_costs_no_iterations():
-    """It is solved with the others, at first from zero, then from its last answer: what it had when
-    it broke is of other parameters."""
-    starts = []
-
-    def watch(loop):
-        poison(1, 3)(loop)
-        starts.append(loop.warm.value[1].abs().max().item())
-
-    result = train(Chains(4), model="energy-edge", epochs=9, replicas=2, callback=watch)
-    assert result.stops[1].epoch == 3
-    assert [start > 0 for start in starts[2:]] == [True, False, True, True, True, True, True]
-    assert starts[-1] == starts[-2]
 
 
 def test_a_solve_that_fails_stops_the_replica_with_advice():
@@ -278,14 +262,3 @@ def test_measuring_in_inference_mode_leaves_training_alone():
     options = {"model": "energy-edge", "epochs": 3, "batch_size": 1}
     watched, plain = train(Sums(), callback=look, **options), train(Sums(), **options)
     assert torch.equal(parameters(watched), parameters(plain))
-
-
-def test_batches_number_nodes_as_all_graphs_together_do():
-    graphs = [Data(x=torch.full((n, 1), float(n)), edge_index=chain(n)) for n in (2, 4, 3)]
-    batches = Batches(graphs, torch.float64, torch.device("cpu"))
-    taken = batches.take(torch.tensor([0, 2]), keep=True)
-    assert taken.nodes.tolist() == [0, 1, 6, 7, 8]
-    assert taken.data.x.dtype == torch.float64
-    assert taken.data.num_graphs == 2
-    assert batches.take(torch.tensor([0, 2])) is taken
-    assert graphs[0].x.dtype == torch.float32

@@ -8,9 +8,8 @@ from tiny_tasks import Sums
 from hogwild import train
 from hogwild.kernels.native import library
 from hogwild.linalg import solution
-from hogwild.linalg.recording import NotRecorded, Replay, postpone, postponed
-from hogwild.linalg.solution import Solution
-from hogwild.training.recorded import RecordedStep, Recorder
+from hogwild.linalg.solution import Solution, postpone, postponed
+from hogwild.training.recorded import NotRecorded, RecordedStep, Recorder, Replay
 
 SUMS = {"epochs": 7, "replicas": 3, "validate_every": 3, "log_every": 1, "batch_size": 10}
 SUMS |= {"reshuffle": False, "task_options": {"num_graphs": 24, "sizes": 5}, "lr": 0.02}

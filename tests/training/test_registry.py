@@ -26,7 +26,7 @@ from hogwild.training.registry import (
 def test_every_model_builds(name, replicas, recipe):
     config = Config.of(model=name, recipe=recipe)
     model = build(config, Sums(), replicas)
-    assert model.kind == entry(name).kind
+    assert model.kind == entry(name).layer.kind
     assert model.replicas == replicas
     assert {p.dtype for p in model.parameters()} == {config.precision}
 
@@ -62,12 +62,12 @@ def test_models_refused(given, says):
 def test_a_device_that_is_not_here(monkeypatch):
     config = Config.of(device="cuda:1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="no CUDA device"):
+    with pytest.raises(ConfigError, match="there are 0 CUDA devices"):
         device_of(config)
     assert at_hand(config) == dataclasses.replace(config, device="cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(ConfigError, match="there are 1, from cuda:0 on"):
+    with pytest.raises(ConfigError, match="there are 1 CUDA devices, from cuda:0 on"):
         device_of(config)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_of(config) == torch.device("cuda:1")
@@ -87,19 +87,6 @@ def test_the_widths_of_energies_follow_the_embeddings(k, expected):
     named = {"widths": [3, 5], "message_channels": 1, "hidden_channels": k}
     config = spelled_out(Config.of(model="energy-edge", model_options=named))
     assert widths(build(config, Sums(), None)) == ([3, 5], 1)
-
-
-def test_options_of_soft_models():
-    options = {
-        "hidden_channels": 4, "num_layers": 2, "encoder": [6, 5], "dropout": 0.25, "norm": "batch",
-        "jk": "max", "readout": [3], "residual": False,
-    }  # fmt: skip
-    model = build(Config.of(model="soft", model_options=options), Sums(), 2)
-    assert model.features.encoder.channels == (1, 6, 5)
-    assert [conv.norm.name for conv in model.conv.levels] == ["batch", "batch"]
-    assert model.conv.levels[1].encoder.dropout == model.readout.node.dropout == 0.25
-    assert (model.conv.jk, model.readout.node.channels[:2]) == ("max", (4, 3))
-    assert not model.conv.levels[1].residual
 
 
 def test_an_option_says_how_graphs_are_pooled(monkeypatch):

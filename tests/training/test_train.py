@@ -115,10 +115,12 @@ def test_refused():
         train("chains", model="energy-edg")
     with pytest.raises(ConfigError, match="config= was given along with options"):
         train(Sums(), config=hogwild.training.Config.of(), epochs=3)
+    with pytest.raises(ConfigError, match=r"reads 1 features.*chains have 2.*EnergyGNN\(2, 1"):
+        train("chains", EnergyGNN(1, out_channels=1))
     with pytest.raises(ConfigError, match="loss given with a task"):
         train(Sums(), loss=torch.nn.functional.mse_loss, epochs=1)
     if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="no CUDA device"):
+        with pytest.raises(ConfigError, match="there are 0 CUDA devices"):
             train(Sums(), epochs=1, device="cuda")
 
 
@@ -133,11 +135,6 @@ def test_options_of_a_name_are_kept_with_the_run(tmp_path, monkeypatch):
     torch.testing.assert_close(found.evaluate(), kept.metrics)
     other = train("chains", "ignn", epochs=1, model_options={"act": "tanh"})
     assert other.config.model_options == {"act": "tanh", "kappa": 0.95}
-
-
-def test_a_model_of_another_width_than_the_tasks():
-    with pytest.raises(ConfigError, match=r"reads 1 features.*chains have 2.*EnergyGNN\(2, 1"):
-        train("chains", EnergyGNN(1, out_channels=1))
 
 
 def test_numpy_numbers_mean_the_same_as_python_numbers(tmp_path):
@@ -177,15 +174,6 @@ def test_the_unit_does_not_matter(model):
         error = predictions(found, moved) - predictions(expected, plain)
         assert error.abs().max() < 1e-6
         assert torch.equal(found.metrics["test"], expected.metrics["test"])
-
-
-@pytest.mark.parametrize(("factor", "shift"), [(1e6, 0.0), (1.0, 1e3)])
-def test_in_single_precision(factor, shift):
-    options = {"model": "gat", "epochs": 3, "lr": 0.02}
-    plain, moved = graphs(dtype=torch.float32), graphs(factor, shift, dtype=torch.float32)
-    a = predictions(train(plain, **options), plain)
-    b = predictions(train(moved, **options), moved)
-    torch.testing.assert_close(a, b, rtol=0, atol=5e-3)  # 1,000.123 has four digits after the point
 
 
 def test_without_it_the_unit_matters():

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import socket
 import subprocess
 import sys
@@ -43,7 +42,6 @@ def test_one_address_finds_a_whole_swarm(tmp_path, transport):
         sight = found.look()
         assert sight.ground.names == ["8", "9", "10", "11"]
         assert sight.ground.edges.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1], [2, 3], [3, 2]]
-        assert math.isnan(sight.error)
         agents[3].terminate()
         wait(lambda: len(found.look().agents) == 3)
         assert [agent.poll() for agent in agents[:3]] == [None] * 3
@@ -199,7 +197,7 @@ def test_what_is_an_address():
             watch(text)
     with pytest.raises(ConfigError, match=r"no-such-host.invalid:7', which cannot be resolved"):
         watch("no-such-host.invalid:7")
-    with pytest.raises(ConfigError, match="expected them with addresses"):
+    with pytest.raises(ConfigError, match=r"agents is no address.*HOST:PORT"):
         watch("agents", "keys")
 
 

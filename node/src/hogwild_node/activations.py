@@ -27,6 +27,8 @@ class Activation:
             :math:`g` at a and lies above :math:`g` everywhere.
         max_slope: :math:`\sup g'`.
         max_curvature: :math:`\sup g''`.
+        c: The same in C, for exported nodes: the body of a function that sets ``*value`` and
+            ``*slope`` from ``a``, and one that returns the majoriser from ``a`` and ``slope``.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Activation:
     majoriser: Callable[[Array, Array], Array]
     max_slope: float
     max_curvature: float
+    c: tuple[str, str] | None = None
 
     def growth(self, a: Array, slope: Array, reach: Array) -> Array:
         r"""The curvature of the parabola that touches :math:`g` at a and lies above :math:`g` up to
@@ -106,14 +109,41 @@ def _squareplus_curvature(a: Array, slope: Array) -> Array:
     return 2.0 * (a * a + 4.0) ** -1.5
 
 
+SOFTPLUS_C = (
+    """\
+    hog_real small = HOG_EXP(-HOG_ABS(a)); /* never overflows */
+    *value = (a > 0 ? a : 0) + HOG_LOG1P(small);
+    *slope = (a >= 0 ? 1 : small) / (1 + small);
+""",
+    """\
+    if (HOG_SINGLE && HOG_ABS(a) < (hog_real)0.1) { /* the difference below would lose digits */
+        hog_real square = a * a;
+        return (hog_real)0.25 + square * (square / 480 - (hog_real)(1.0 / 48.0));
+    }
+    if (HOG_ABS(a) < (hog_real)1e-4) return (hog_real)0.25;
+    return (slope - (hog_real)0.5) / a;
+""",
+)
 SOFTPLUS = Activation(
-    "softplus", _softplus, _sigmoid, _softplus_curvature, _even_majoriser, 1.0, 0.25
+    "softplus", _softplus, _sigmoid, _softplus_curvature, _even_majoriser, 1.0, 0.25, SOFTPLUS_C
 )
 r""":math:`\log(1 + e^a)`, the default."""
 
-SQUAREPLUS = Activation(
-    "squareplus", _squareplus, _squareplus_slope, _squareplus_curvature, _even_majoriser, 1.0, 0.25
+SQUAREPLUS_C = (
+    """\
+    hog_real root = HOG_SQRT(a * a + 4);
+    *value = (hog_real)0.5 * (a + root);
+    *slope = (hog_real)0.5 * (1 + a / root);
+""",
+    """\
+    (void)slope;
+    return (hog_real)0.5 / HOG_SQRT(a * a + 4);
+""",
 )
+SQUAREPLUS = Activation(
+    "squareplus", _squareplus, _squareplus_slope, _squareplus_curvature, _even_majoriser, 1.0, 0.25,
+    SQUAREPLUS_C,
+)  # fmt: skip
 r""":math:`(a + \sqrt{a^2 + 4}) / 2`, whose curvature has heavier tails."""
 
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}

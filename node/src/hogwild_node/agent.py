@@ -13,11 +13,11 @@ number; neighbours accept any *different* one, because a robot's clock may start
 
 *Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
 not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
-and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last words of a silent
+and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last packet of a silent
 neighbour should stay, the lease is long.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
-far as word has come:
+far as news has come:
 
 .. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
 
@@ -27,9 +27,9 @@ data for half of ``settle_after`` the agent knows no calm: :math:`c_j + a_j` is 
 :math:`c_i` as long as a neighbour that takes part has not confirmed the agent's features and
 degree. Clocks differ: an age is measured against the least transit time
 seen on that link, so that calm is rather underestimated. The packet to j leaves out what came from
-j: old word that returned to its origin would lose the transit times of the way there and back, and
+j: old news that returned to its origin would lose the transit times of the way there and back, and
 calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
-*settled* when it has been calm for longer than word takes to cross the graph (``settle_after``).
+*settled* when it has been calm for longer than news takes to cross the graph (``settle_after``).
 
 *Threads.* :meth:`Agent.read` and :meth:`Agent.set_features` never wait, and
 :meth:`Agent.set_neighbours` waits for the end of a turn. All three may be called from any thread
@@ -50,22 +50,12 @@ from functools import partial
 
 import numpy as np
 
+from hogwild_node import packets
 from hogwild_node.balls import Balls
 from hogwild_node.errors import SetupError
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import (
-    DATA,
-    HALF,
-    HELLO,
-    PRECISIONS,
-    WORD,
-    BadPacket,
-    Edge,
-    Header,
-    Link,
-    behind,
-)
+from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Edge, Header, Link, behind
 from hogwild_node.registers import Reading, Registers, State, Work
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
@@ -76,7 +66,7 @@ REFRESH = 5.0
 """Seconds after which all neighbours are told the same content anew, so that a wrong one does not
 stay."""
 LOOK = 0.1
-"""Most seconds until an agent that waits for its next turn notices that it shall stop."""
+"""Most seconds until an agent that waits for its next turn notices that it must stop."""
 
 
 def _name(given: object) -> str:
@@ -115,7 +105,7 @@ class Agent:
         lease: Seconds of silence after which a neighbour counts as gone.
         tolerance: The residual up to which the agent counts as settled; by default the model's
             (:func:`hogwild.models.export.tolerances`).
-        settle_after: Seconds of calm after which the agent says that it is settled: more than word
+        settle_after: Seconds of calm after which the agent says that it is settled: more than news
             takes to cross the graph, and more than ten turns or so: from a neighbour that has sent
             no data for half of this time no calm is known.
         nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
@@ -141,8 +131,10 @@ class Agent:
         h: Array | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise SetupError(f"precision={precision!r}; expected one of {', '.join(PRECISIONS)}")
+        if precision not in packets.PRECISIONS:
+            raise SetupError(
+                f"precision={precision!r}; expected one of {', '.join(packets.PRECISIONS)}"
+            )
         if not lease > 0 or not settle_after > 0:
             raise SetupError(
                 f"lease={lease!r} and settle_after={settle_after!r}; expected positive seconds"
@@ -162,9 +154,8 @@ class Agent:
         self.turns = 0
         self.calm, self.now, self.looked = 0.0, self.begun, self.begun
         self.calm_to: dict[str, float] = {}
-        self.features = self.checked(features)
-        self._encoded: tuple[Array, Array] | None = None
-        code = self._code(self.features)
+        given = self.checked(features)
+        self._own = given, model.encode(given)  # what neighbours are told of the features
         begin = None if h is None else self._start(h)
         self.work: Work
         if self.rule_name not in RULES:
@@ -172,7 +163,7 @@ class Agent:
             default = model.tolerance("float64" if exact else precision)
             self.tolerance = default if tolerance is None else tolerance
             self.work = Balls(
-                model, self.id, self.incarnation, code, radius=radius,
+                model, self.id, self.incarnation, self._own[1], radius=radius,
                 precision=precision, h=begin,
             )  # fmt: skip
         elif radius is not None:
@@ -182,7 +173,7 @@ class Agent:
         else:
             self.tolerance = model.tolerance(precision) if tolerance is None else tolerance
             self.work = Registers(
-                model, self.rule_name, code, precision=precision,
+                model, self.rule_name, self._own[1], precision=precision,
                 tolerance=self.tolerance, h=begin,
             )  # fmt: skip
         self.format = self.work.format
@@ -190,6 +181,11 @@ class Agent:
         self._seen: _Seen | None = None
         self.set_neighbours(neighbours or {})
         self._see(self.begun, self.features)
+
+    @property
+    def features(self) -> Array:
+        """The agent's features, [p]."""
+        return self._own[0]
 
     @property
     def h(self) -> Array:
@@ -214,7 +210,7 @@ class Agent:
         told = self.model.encode(features)
         self.work.check(told, {name: link.edge for name, link in self.links.items()})
         if not np.array_equal(features, self.features):
-            self.features = features
+            self._own = features, told
 
     def set_neighbours(self, neighbours: Mapping[str, Edge]) -> None:
         """The agent has these neighbours from now on; what it knows of the others it forgets. If
@@ -226,15 +222,13 @@ class Agent:
         for name, edge in neighbours.items():
             if _name(name) == self.id:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
-            width = self.model.edge_dim
             attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
             told = Neighbour(np.zeros(self.model.told_channels), 1.0, attr, edge.weight)
             try:
                 self.model.check(self.features, [told])
             except SetupError as error:
                 raise SetupError(f"the edge to {name}: {error}") from error
-            assert width is None or attr is not None
-        self.work.check(self.model.encode(self.features), neighbours)
+        self.work.check(self._own[1], neighbours)
         with self._turning:
             links = self.links
             given = {name: edge.content for name, edge in neighbours.items()}
@@ -259,12 +253,6 @@ class Agent:
         self.model.check(found, [])
         return found.copy()
 
-    def _code(self, features: Array) -> Array:
-        """What the agent tells its neighbours of its features, computed once for each."""
-        if self._encoded is None or self._encoded[0] is not features:
-            self._encoded = features, self.model.encode(features)
-        return self._encoded[1]
-
     def _start(self, h: Array) -> Array:
         found = np.asarray(h, dtype=np.float64)
         if found.shape != (self.model.channels,) or not bool(np.isfinite(found).all()):
@@ -279,18 +267,18 @@ class Agent:
         """Read what has arrived, make one update, and send; whether an update was made."""
         with self._turning:
             self.now = self.looked = now = self.clock()
-            features = self.features  # another thread may set others meanwhile
+            features, told = self._own  # another thread may set others meanwhile
             self.turns += 1
             for received in self.transport.receive():
                 arrived = now if received.at is None else received.at
                 self._receive(received.sender, received.raw, arrived)
-            self._meet(now, self._code(features))
+            self._meet(now, told)
             ready = self._ready(now)
             if ready and self.work.forwards:
                 self._send(now)
             if ready:
                 self._update(now)
-            self._greet(now, self._code(features), ready)
+            self._greet(now, told, ready)
             if ready and (self.work.speaks or not self.work.forwards):
                 self._send(now)
             self._see(now, features)  # not later: nobody was heard during a long update
@@ -334,7 +322,7 @@ class Agent:
         }
 
     def _breathe(self) -> None:
-        """In the midst of a long update: neighbours shall not take the agent for gone."""
+        """A keep-alive during a long update."""
         now = self.clock()
         if now - self.now > self.lease / 4:
             self.now = self.unsettled = now

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
 
@@ -71,7 +71,7 @@ def transport_of(found: dict[str, Any], model: str) -> Transport:
 
 
 def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
-    """The same links, with the losses and delays that a trial asks for."""
+    """The same links, with the losses and delays of a trial, if there are any."""
     (loss,) = numbers([found.get("loss", 0.0)], "loss")
     delay = interval(found.get("delay", "0"))
     if not 0.0 <= loss < 1.0:
@@ -90,9 +90,9 @@ def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
 
 
 def ros2_of(found: dict[str, Any]) -> StatusPublisher | None:
-    """The publisher of the agent's status to ROS 2, where it is asked for."""
-    more = [key for key in ("ros2_domain", "ros2_topic", "ros2_every") if key in found]
+    """The publisher of the agent's status to ROS 2, if it is wanted."""
     if "ros2" not in found:
+        more = [key for key in ("ros2_domain", "ros2_topic", "ros2_every") if key in found]
         if more:
             raise SetupError(f"{more[0]} without ros2; expected --ros2 tcp/127.0.0.1:7447, too")
         return None
@@ -131,15 +131,14 @@ def status(agent: Agent) -> str:
 
 
 class Trace:
-    """The file in which an agent notes what it had heard at each of its updates."""
+    """Notes in a file what an agent had heard at each of its updates."""
 
-    def __init__(self, path: str | None) -> None:
-        self.file = None if path is None else open(path, "a")  # noqa: SIM115 - the agent's life
-        self.updates = 0
+    def __init__(self, file: IO[str]) -> None:
+        self.file, self.updates = file, 0
 
     def note(self, agent: Agent) -> None:
         """Note the last turn, if it made an update with all neighbours taking part."""
-        if self.file is None or agent.updates == self.updates:
+        if agent.updates == self.updates:
             return
         self.updates = agent.updates
         if len(agent.members) == len(agent.links):
@@ -147,9 +146,18 @@ class Trace:
             line = {"id": agent.id, "time": agent.now, "turn": agent.turns, "heard": heard}
             print(json.dumps(line), file=self.file)
 
-    def close(self) -> None:
-        if self.file is not None:
-            self.file.close()
+
+class Every:
+    """Says every so many seconds that it is time, the first time at once; ``None``: never."""
+
+    def __init__(self, seconds: float | None, first: float = 0.0) -> None:
+        self.seconds, self.due = seconds, time.monotonic() + first
+
+    def __call__(self) -> bool:
+        if self.seconds is None or time.monotonic() < self.due:
+            return False
+        self.due = time.monotonic() + self.seconds
+        return True
 
 
 def _finite(x: float) -> float | None:
@@ -160,9 +168,7 @@ def run(found: dict[str, Any]) -> None:
     """Be an agent until told to stop."""
     model, name = models.load(found["model"]), str(found["id"])
     state = found.get("state")
-    passed = (
-        "rule", "radius", "precision", "lease", "tolerance", "settle_after", "nodes",
-    )  # fmt: skip
+    passed = ("rule", "radius", "precision", "lease", "tolerance", "settle_after", "nodes")
     options = {key: found[key] for key in passed if key in found}
     h = None if state is None else saved(state, model, name)
     if state is not None and h is None and Path(state).exists():
@@ -177,37 +183,34 @@ def run(found: dict[str, Any]) -> None:
             neighbours=edges(found.get("neighbours", {})), h=h, **options,
         )  # fmt: skip
         threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
-        every, due = found.get("status"), time.monotonic()
-        ros2 = ros2_of(found)
+        ros2, patience = ros2_of(found), Every(math.inf, ROS2_PATIENCE)
         if ros2 is not None:
             stack.callback(ros2.close)
-        ros2_due, ros2_late = time.monotonic(), time.monotonic() + ROS2_PATIENCE
-        trace = Trace(found.get("trace"))
+        trace = None
+        if "trace" in found:
+            trace = Trace(stack.enter_context(open(found["trace"], "a")))
         if state is not None:
             save(agent, state)  # an unwritable place is told at once
-        last_save = time.monotonic()
+        saving, telling = Every(SAVE_PERIOD, SAVE_PERIOD), Every(found.get("status"))
+        publishing = Every(found.get("ros2_every", 0.1))
         end = time.monotonic() + found.get("seconds", math.inf)
 
         def each(agent: Agent) -> None:
-            nonlocal due, last_save, ros2_due, ros2_late
-            trace.note(agent)
-            if state is not None and time.monotonic() - last_save > SAVE_PERIOD:
-                last_save = time.monotonic()
+            if trace is not None:
+                trace.note(agent)
+            if state is not None and saving():
                 try:
                     save(agent, state)
                 except OSError as error:  # a full disk must not end a robot
                     _say(f"{state} cannot be written ({error.strerror}); the agent goes on")
             for raw in transport.control():
                 _control(agent, raw)
-            if every is not None and time.monotonic() >= due:
-                due = time.monotonic() + every
+            if telling():
                 print(status(agent), flush=True)
             transport.tell(lambda: status(agent))
-            if ros2 is not None and time.monotonic() >= ros2_due:
-                ros2_due = time.monotonic() + found.get("ros2_every", 0.1)
+            if ros2 is not None and publishing():
                 ros2.publish(agent.read())
-                if not ros2.connected and time.monotonic() >= ros2_late:
-                    ros2_late = math.inf
+                if not ros2.connected and patience():
                     _say(f"no router of ROS 2 at {ros2.router} yet; trying on")
 
         agent.run(
@@ -215,10 +218,9 @@ def run(found: dict[str, Any]) -> None:
             stopped=lambda: bool(stop) or time.monotonic() >= end,
             each=each,
         )
-        trace.close()
         if state is not None:
             save(agent, state)
-        if every is not None:
+        if "status" in found:
             print(status(agent), flush=True)
 
 
@@ -250,7 +252,7 @@ def _explain(agent: Agent, stop: list[int]) -> None:
 def _silence(agent: Agent, link: Link) -> str:
     """What is known of a neighbour that is silent, where the transport knows no reason."""
     if math.isinf(link.last):
-        return "no word from it, or none of this model and rule"
+        return "no packet from it, or none of this model and rule"
     return f"nothing from it for {agent.clock() - link.last:.0f} s"
 
 

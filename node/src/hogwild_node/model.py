@@ -1,10 +1,10 @@
 r"""A trained model as one node holds it: parameters, and what they make of the node's features.
 
 A node knows its own features, and of each neighbour the features and the degree (they come in the
-neighbour's hello), the features and the weight of the edge between them. From these a model *poses*
-what the node computes: a local energy, a row of a map, or layers
-(:meth:`NodeModel.pose`, over the star of one node). A node that has heard of others, too, poses
-the same for all of them at once (:meth:`NodeModel.posed`).
+neighbour's hello), the features and the weight of the edge between them. From these a model builds
+what the node computes: a local energy, a row of a map, or layers (:meth:`NodeModel.build`, over the
+star of one node). A node that has heard of others, too, builds the same for all of them at once
+(:meth:`NodeModel.build_part`).
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ class NodeModel(ABC):
         """The residual up to which a node counts as settled, with packets of this precision."""
         return float((LEAST | self.config.get("tolerance", {}))[precision])
 
-    def pose(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
+    def build(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
         """What a node with features ``x`` [q] and these neighbours computes by this rule."""
         both = self.sees_both_sides(rule)
-        return self.posed(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
+        return self.build_part(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
 
     def sees_both_sides(self, rule: str) -> bool:
         """Whether nodes compute both sides of their edges by this rule."""
@@ -169,7 +169,7 @@ class NodeModel(ABC):
         return self.pairwise and found is not None and found.both_sides
 
     @abstractmethod
-    def posed(self, part: Part) -> Local:
+    def build_part(self, part: Part) -> Local:
         """What these nodes compute."""
 
     def start(self, local: Local) -> Array:
@@ -257,13 +257,16 @@ class NodeModel(ABC):
         return ((x - offset) / scale).mT[None]
 
     def _layers(self, prefix: str) -> tuple[list[Array], list[Array]]:
-        """Weights and biases of an MLP."""
-        count = sum(name.startswith(f"{prefix}.weight.") for name in self.tensors)
-        weights = [self.tensors[f"{prefix}.weight.{i}"] for i in range(count)]
-        return weights, [self.tensors[f"{prefix}.bias.{i}"] for i in range(count)]
+        """Weights and biases of an MLP; none where the model has no such MLP."""
+        return self._listed(f"{prefix}.weight"), self._listed(f"{prefix}.bias")
+
+    def _listed(self, prefix: str) -> list[Array]:
+        """The tensors of a list of parameters, in order."""
+        count = sum(name.startswith(f"{prefix}.") for name in self.tensors)
+        return [self.tensors[f"{prefix}.{i}"] for i in range(count)]
 
     def _encode(self, x: Array, prefix: str = "conv.encoder") -> Array:
-        """An MLP on features [1, p, n]: [1, k, n]."""
+        """An MLP on features [1, p, n]: [1, k, n]; without one, the features."""
         found: Array = networks.mlp(x.mT, *self._layers(prefix)).mT
         return found
 
@@ -273,10 +276,6 @@ class _Optimisation(NodeModel):
 
     rules = (*_fitting(LocalEnergy), "balls")
     couples = 2
-
-
-GUESS = "conv.guess.weight.0"
-"""A tensor of energies whose nodes start at a guess from their features."""
 
 
 class EnergyModel(_Optimisation):
@@ -294,12 +293,7 @@ class EnergyModel(_Optimisation):
         prefix = f"conv.{name}.0"
 
         def layers(part: str) -> list[Array]:
-            found = sorted(
-                (int(key.rsplit(".", 1)[1]), value)
-                for key, value in self.tensors.items()
-                if key.startswith(f"{prefix}.{part}.")
-            )
-            return [value if heads else value[None] for _, value in found]
+            return [x if heads else x[None] for x in self._listed(f"{prefix}.{part}")]
 
         ends = 2 if self.config["message"] == "edge" else 1
         merged = self.config["message_channels"] * (
@@ -315,7 +309,7 @@ class EnergyModel(_Optimisation):
             tuple(monotone), self.act, self.config["gate"],
         )  # fmt: skip
 
-    def posed(self, part: Part) -> Energy:
+    def build_part(self, part: Part) -> Energy:
         own, there = self._nodes(part.own), Slot(self._nodes(part.near), part.senders)
         edges, star = self._edges(part), part.star
         slots = [there]
@@ -329,12 +323,7 @@ class EnergyModel(_Optimisation):
             weight, loop_weight, self.heads or 1, self.config["concat"],
             self.config["message"] == "edge",
         )  # fmt: skip
-        begin = self._encode(own, "conv.guess") if GUESS in self.tensors else None
-        return Energy(filled, float(self.config["beta"]), begin)
-
-    def start(self, local: Local) -> Array:
-        assert isinstance(local, Energy)
-        return super().start(local) if local.begin is None else 1.0 * local.begin
+        return Energy(filled, float(self.config["beta"]))
 
     def _weigh(
         self, own: Array, there: Slot, edges: Array | None, part: Part
@@ -362,7 +351,7 @@ class DenoisingModel(_Optimisation):
         super().__init__(file)
         self.convexity = 2.0 * float(self.config["gamma"])
 
-    def posed(self, part: Part) -> GSD:
+    def build_part(self, part: Part) -> GSD:
         target, gamma = self._encode(self._nodes(part.own)), self.config["gamma"]
         root, there = part.degree**-0.5, part.there**-0.5
         return GSD(target, root, there, part.weight, gamma, self.config["beta"])
@@ -381,7 +370,7 @@ class SoftModel(_Optimisation):
         names = ("receiver", "sender", "low", "high", "inner", "inner_low", "inner_high")
         self.shared: Any = {name: self.tensors[f"conv.{name}"][None] for name in names}
 
-    def posed(self, part: Part) -> Soft:
+    def build_part(self, part: Part) -> Soft:
         raw = self._nodes(part.own)
         own = soft.knowing(self._normalised("conv", raw), part.degree)
         heard = self._nodes(part.near)
@@ -414,10 +403,9 @@ class ContractionModel(NodeModel):
 
     rules = (*_fitting(LocalMap), "balls")
 
-    def posed(self, part: Part) -> Contraction:
+    def build_part(self, part: Part) -> Contraction:
         edge, loop = part.renormalised()
-        features = self._nodes(part.own)
-        bias = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
+        bias = self._encode(self._nodes(part.own))
         act, slope, _ = NONEXPANSIVE[self.config["act"]]
         if self.config["act"] == "leaky_relu":
             options = {"negative_slope": self.config["negative_slope"]}
@@ -430,10 +418,9 @@ class GCNModel(NodeModel):
 
     rules = _fitting(GCN)
 
-    def posed(self, part: Part) -> GCN:
+    def build_part(self, part: Part) -> GCN:
         edge, loop = part.renormalised()
-        features = self._nodes(part.own)
-        encoded = self._encode(features) if "conv.encoder.weight.0" in self.tensors else features
+        encoded = self._encode(self._nodes(part.own))
         layers, k = [], self.channels
         for i in range(self.config["num_layers"]):
             weight = self.tensors[f"conv.layers.{i}.conv.lin.weight"][None]

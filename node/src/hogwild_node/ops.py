@@ -61,7 +61,7 @@ Array = Any
 
 
 class _Namespaces(dict[type, Any]):
-    """The namespace of every type that was asked for; ``None`` for a type that is no array's."""
+    """The namespace of every type that was looked up; ``None`` for a type that is no array's."""
 
     def __missing__(self, kind: type) -> Any:
         known = (self.get(base) for base in kind.__mro__)

@@ -170,7 +170,14 @@ class Format:
         """Bytes of a data packet; where packets hold words, the least."""
         return HEADER.size + self.number.itemsize * (self.said + self.letter - self.saved)
 
-    def _write(self, header: Header, body: bytes) -> bytes:
+    def header(self, incarnation: int, kind: int = DATA, **fields: Any) -> Header:
+        """A header of this model."""
+        return Header(kind, int(self.model[:8], 16), incarnation, **fields)
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def packet(self, header: Header, body: bytes) -> bytes:
+        """The bytes of a packet: a hello, numbers, or words."""
         code = 16 * RULES.index(self.rule) + self.number.itemsize
         head = FIELDS.pack(
             VERSION, header.kind, code, min(self.width, 255), int(self.model[:8], 16),
@@ -179,19 +186,9 @@ class Format:
         )  # fmt: skip
         return head + CHECK.pack(checksum(head, body)) + body
 
-    def header(self, incarnation: int, kind: int = DATA, **fields: Any) -> Header:
-        """A header of this model."""
-        return Header(kind, int(self.model[:8], 16), incarnation, **fields)
-
-    # -- writing -----------------------------------------------------------------------------------
-
     def hello(self, header: Header, degree: float, features: Array) -> bytes:
         """The bytes of a hello; ``features`` are all numbers beside the degree."""
-        return self._write(header, np.array([degree, *features], "<f8").tobytes())
-
-    def packet(self, header: Header, body: bytes) -> bytes:
-        """The bytes of a data packet with words."""
-        return self._write(header, body)
+        return self.packet(header, np.array([degree, *features], "<f8").tobytes())
 
     def data(self, header: Header, said: Array, letter: Array) -> bytes:
         """The bytes of a data packet: what the node says to everybody [said], and the letter."""
@@ -201,7 +198,7 @@ class Format:
             letter = np.concatenate([rest, upper])
         with np.errstate(over="ignore"):  # too large for the format: infinite, and then refused
             numbers = np.concatenate([said, letter]).astype(self.number)
-        return self._write(header, numbers.tobytes())
+        return self.packet(header, numbers.tobytes())
 
     # -- reading -----------------------------------------------------------------------------------
 

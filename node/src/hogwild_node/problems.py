@@ -39,7 +39,6 @@ class Energy(LocalEnergy):
 
     round: Round
     beta: float = over(FIXED)
-    begin: Array | None = over(NODES, default=None)  # [R, k, A] where a node starts; None: at zero
 
     def pass_at(self, h: Array, inbox: Array | None, at: Star) -> RoundTape:
         """Evaluate the networks at ``h`` [R, k, A] and the inbox [R, k, E']."""

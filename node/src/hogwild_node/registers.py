@@ -40,12 +40,12 @@ class Reading:
     Attributes:
         h: Its embedding, [k].
         prediction: Its prediction, [out].
-        residual: Of an energy: the largest entry of the gradient at this node, as far as word has
+        residual: Of an energy: the largest entry of the gradient at this node, as far as news has
             come. Of other models: how far the last update moved the embedding. With the rule
             ``"balls"``: the largest entry of the gradient (of a map, of F(h) − h) that the last
             solve left, or how far the solve of this turn moved any node of the ball, if that is
             more; infinite as long as there are nodes that others list and that the agent has no
-            word of, and where nodes have come or gone.
+            news of, and where nodes have come or gone.
         bound: A bound on the distance of all nodes' embeddings from the answer; infinite where
             none is known.
         calm: Seconds since anybody in reach was unsettled.
@@ -55,8 +55,8 @@ class Reading:
             from each neighbour the one that was made first. 0 without neighbours.
         silent: Neighbours that have had a lease's time and take no part, because nothing came from
             them for longer than the lease or because they do not hear the agent.
-        knows: With the rule ``"balls"``: of how many nodes the agent has word, itself included.
-        whole: Whether these are all nodes that can be reached, as far as word has come.
+        knows: With the rule ``"balls"``: of how many nodes the agent has news, itself included.
+        whole: Whether these are all nodes that can be reached, as far as news has come.
     """
 
     h: Array
@@ -82,7 +82,7 @@ class Work(ABC):
         restarts: How often it began anew, after numbers that are not finite.
         residual: How far it is from being settled (:class:`~hogwild_node.registers.Reading`).
         forwards: Whether packets are sent before the update, because they pass on what was heard:
-            word need not wait for a solve at every hop.
+            news need not wait for a solve at every hop.
         speaks: Where packets are sent before the update: whether it has given something to say.
     """
 
@@ -146,7 +146,7 @@ class Work(ABC):
 
     @property
     def knows(self) -> int | None:
-        """Of how many nodes the agent has word, itself included; ``None``: it does not count."""
+        """Of how many nodes the agent has news, itself included; ``None``: it does not count."""
         return None
 
     @property
@@ -156,7 +156,7 @@ class Work(ABC):
 
     @property
     def whole(self) -> bool:
-        """Whether these are all nodes that can be reached from it, as far as word has come."""
+        """Whether these are all nodes that can be reached from it, as far as news has come."""
         return False
 
 
@@ -194,16 +194,16 @@ class Registers(Work):
         self._heard_at_rest: tuple[Array, Array] | None = None
         self.members: Mapping[str, Link] = {}
         self.star: Star = star_of(0)
-        local = model.pose(features, [], rule)
+        local = model.build(features, [], rule)
         self.rule: Rule = model.rule(rule, local, self.star)
         self.h = model.start(local) if h is None else h
         self.letters = self._begin()
-        curved = self.rule.curves and self.rule.letter > 0
+        curved = self.rule.curves and self.rule.letter_width > 0
         block = model.channels if curved else 0
         told = (model.edge_dim or 0) if self.both else 0
         self.format = Format(
-            model.name, rule, model.told_channels + told, self.rule.said, self.rule.letter, block,
-            model.channels, precision,
+            model.name, rule, model.told_channels + told, self.rule.broadcast_width,
+            self.rule.letter_width, block, model.channels, precision,
         )  # fmt: skip
 
     # -- who takes part ----------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class Registers(Work):
         if known == self._known:
             return False
         self._known, self.star = known, star_of(len(members))
-        local = self.model.pose(features, self._near(), self.rule_name)
+        local = self.model.build(features, self._near(), self.rule_name)
         if same and self.rule.poses:
             self.rule.pose(local)  # features or degrees moved: memory stays
         else:
@@ -237,13 +237,15 @@ class Registers(Work):
     def _begin(self) -> Array:
         """Start the rule's memory where the agent is."""
         letters = self.rule.begin(self.h, self._views()[0])
-        return np.zeros((1, self.rule.letter, self.star.degree)) if letters is None else letters
+        return (
+            np.zeros((1, self.rule.letter_width, self.star.degree)) if letters is None else letters
+        )
 
     def _views(self) -> tuple[Array, Array]:
         """What was last heard: embeddings [1, said, d] and letters [1, m, d]; zero where nothing
         was, which the rules take for silence."""
-        inbox = np.zeros((1, self.rule.said, len(self.members)))
-        mail = np.zeros((1, self.rule.letter, len(self.members)))
+        inbox = np.zeros((1, self.rule.broadcast_width, len(self.members)))
+        mail = np.zeros((1, self.rule.letter_width, len(self.members)))
         for place, link in enumerate(self.members.values()):
             if link.said is not None and link.letter is not None:
                 inbox[0, :, place], mail[0, :, place] = link.said, link.letter
@@ -292,7 +294,7 @@ class Registers(Work):
     def _restart(self) -> None:
         """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
         self.restarts += 1
-        local = self.model.pose(self.features, self._near(), self.rule_name)
+        local = self.model.build(self.features, self._near(), self.rule_name)
         self.rule = self.model.rule(self.rule_name, local, self.star)
         self.h = self.model.start(local)
         with np.errstate(all="ignore"):

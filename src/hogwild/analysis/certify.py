@@ -28,9 +28,9 @@ from hogwild.errors import AsynchronyError, ConfigError, is_number
 from hogwild.executors.simulate import Case
 from hogwild.executors.simulation import Settings
 from hogwild.models.base import Conv, Kind
-from hogwild.models.mode import evaluating, uncompiled
 from hogwild.models.program import LayeredProblem
 from hogwild.models.stack import StackProblem
+from hogwild.models.validation import evaluating, uncompiled
 from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.problems.base import FixedPoint, Problem
@@ -127,11 +127,9 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
         rule_for(problem, settings.rule)
     except AsynchronyError as error:  # no link back for acknowledgements, for instance
         return replace(facts, reason=f"it cannot run under this rule: {error}")
-    if settings.hopeless:
+    if settings.may_lose_forever:
         return replace(facts, reason=HOPELESS)
-    if rule.exact == "calm" and not settings.impairments:
-        return replace(facts, guaranteed=True, reason=f"{facts.reason} Here every packet arrives.")
-    if rule.exact != "lossy":
+    if not rule.exact:
         return facts
     if settings.error:
         why = ". Here packets are wrong by a little, and nothing bounds how layers enlarge that"

@@ -27,7 +27,7 @@ from hogwild.linalg.spectrum import LARGEST, extremes, jacobi, matrices
 from hogwild.models.base import Kind
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
-from hogwild.rules.energies import certified_bounds, certified_steps
+from hogwild.rules.base import certified_bounds, certified_steps
 
 
 def _facts(
@@ -132,7 +132,7 @@ def certify_messages(
     value = answer()
     h = as_field(value, value.dtype)
     facts, hessians = _facts(problem, settings, h, letters)
-    if settings.hopeless:
+    if settings.may_lose_forever:
         return replace(facts, reason=HOPELESS)
     bounds = None if settings.error else settings.bounds
     echo = Echoes(problem, h.to(torch.float64)).echo() if h[0].numel() <= LARGEST else None

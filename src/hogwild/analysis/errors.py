@@ -24,15 +24,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.spectrum import matrices
+from hogwild.linalg.spectrum import matrices, of_blocks
 from hogwild.models.base import Conv
-from hogwild.models.mode import evaluating, uncompiled
+from hogwild.models.validation import evaluating, uncompiled
 from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
@@ -167,15 +167,12 @@ def _assemble(model: LocalQuadratic, problem: Objective) -> list[csr_matrix]:
         (src[pattern.left], src[pattern.right], wedges),
         (src[pattern.right], src[pattern.left], wedges.transpose(1, 2)),
     ]
-    rows, cols, all_values = zip(*blocks, strict=True)
+    rows, cols, values = zip(*blocks, strict=True)
+    found = torch.cat([block.double() for block in values], -1).movedim(-1, 1).abs()
+    ends = (torch.cat(x).cpu().numpy() for x in (rows, cols))
+    i, j = ends
     k = model.b.size(1)
-    inner = torch.arange(k, device=nodes.device)
-    i = (k * torch.cat(rows)[:, None, None] + inner[:, None]).expand(-1, k, k)  # [M, k, k]
-    j = (k * torch.cat(cols)[:, None, None] + inner).expand(-1, k, k)
-    ends = i.flatten().cpu().numpy(), j.flatten().cpu().numpy()
-    values = torch.cat([block.double() for block in all_values], -1).movedim(-1, 1).abs()
-    shape = (k * graph.num_nodes, k * graph.num_nodes)
-    return [csr_matrix(coo_matrix((x, ends), shape=shape)) for x in values.flatten(1).cpu().numpy()]
+    return [csr_matrix(of_blocks(i, j, x, graph.num_nodes, k)) for x in found.cpu().numpy()]
 
 
 def flat(x: Tensor) -> np.ndarray:

@@ -24,7 +24,6 @@ from hogwild.asynchrony.impairments import (
 )
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_integer, require_positive
-from hogwild.executors.deadlines import Deadlines
 from hogwild.models.base import Model
 from hogwild.progress import aligned, bar, shown, size, wrapped
 
@@ -103,21 +102,6 @@ class Sweep:
             for (p, s, d), result in self.results.items()
         ]
 
-    def compared(self) -> list[dict[str, Any]]:
-        """One row for each setting and each of the rules that were compared (``compare=``): the
-        setting, the rule, the light cone, and the updates and bytes of a node until within 5 % of
-        the synchronous error; ``None``: never in these ticks."""
-        lag = "delay" if self.lag == "D" else self.lag
-        out = []
-        for (p, s, d), result in self.results.items():
-            for rule, seen in result.compared.items():
-                near = seen.within()
-                costs = (None, None) if near is None else (near.updates, near.bytes)
-                setting = {"stagger": s, lag: d, "loss": p, "rule": rule}
-                row = {"light_cone": seen.cone.mean, "updates": costs[0], "bytes": costs[1]}
-                out.append(setting | row)
-        return out
-
     def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
         """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
 
@@ -160,12 +144,12 @@ class Sweep:
         for (loss, s, d), result in self.results.items():
             row, price = result.summary(), result.price
             lost = [result.metric.show(row["decrease"])] if result.metric is not None else []
-            cone = result.deadlines.cone
+            cone, near = result.deadlines.cone, result.deadlines.within()
             rows.append([
                 f"{loss:.0%}", str(s), str(d), *lost, f"{row['distance']:.2g}",
                 f"{result.converged:.0%}", f"{price.ticks:,}", shown(price.updates),
                 shown(price.packets), size(price.bytes), shown(cone.mean) if cone.crossed else "–",
-                *_in_time(result.deadlines),
+                *(["never", "–"] if near is None else [shown(near.updates), size(near.bytes)]),
             ])  # fmt: skip
         what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
         title = (
@@ -176,26 +160,7 @@ class Sweep:
             f"which information can cross the graph (light cone); updates and bytes a node until "
             f"within 5 % of the synchronous {'error' if known else 'embeddings'}"
         )
-        parts = [title, aligned(rows)]
-        if len(head.compared) > 1:
-            parts += self._by_rule()
-        return "\n\n".join([*parts, wrapped(f"In time: {self.advice}")])
-
-    def _by_rule(self) -> list[str]:
-        """The table of :meth:`compared`, one column a rule, and which rules could not run."""
-        names = list(dict.fromkeys(n for result in self.results.values() for n in result.compared))
-        rows = [["loss", "S", self.lag, *names]]
-        for (loss, s, d), result in self.results.items():
-            cells = []
-            for name in names:
-                seen = result.compared.get(name)
-                updates, sent = ("cannot run", "–") if seen is None else _in_time(seen)
-                cells.append(updates if sent == "–" else f"{updates} ({sent})")
-            rows.append([f"{loss:.0%}", str(s), str(d), *cells])
-        head = "Updates (and bytes) a node until within 5 % of the synchronous error, by rule:"
-        left = {n: why for result in self.results.values() for n, why in result.left_out.items()}
-        out = [wrapped(f"Left out where it cannot run: {n}: {why}.") for n, why in left.items()]
-        return [head, aligned(rows), *out]
+        return "\n\n".join([title, aligned(rows), wrapped(f"In time: {self.advice}")])
 
     @cached_property
     def advice(self) -> str:
@@ -223,12 +188,6 @@ class Sweep:
             names = [name for name in VALUES if known or name != "decrease"]
             raise ConfigError(f"value={value!r}; expected one of {', '.join(names)}")
         return value
-
-
-def _in_time(seen: Deadlines) -> list[str]:
-    """Updates and bytes of a node until it is in time, as text."""
-    near = seen.within()
-    return ["never", "–"] if near is None else [shown(near.updates), size(near.bytes)]
 
 
 def sweep(
@@ -259,7 +218,8 @@ def sweep(
         runs: Number of schedules for each combination; all share the seed.
         impairments: What else goes wrong, in all of them.
         progress: Show a progress bar; by default in a terminal or a notebook.
-        options: All other arguments of :func:`robustness`.
+        options: All other arguments of :func:`robustness` but ``compare``: sweep again with another
+            ``rule``.
     """
     require_positive("runs", runs)
     for one, several in (("stagger", "staggers"), ("delay", "delays"), ("loss", "losses")):
@@ -279,7 +239,6 @@ def sweep(
     impaired = check_impairments(impairments)
     names = ("metric", "higher_is_better", "target", "mask")
     case = scored(model, data, *(options.pop(name, None) for name in names))
-    compare = options.pop("compare", ())
     found = Sweep(tuple(staggers), tuple(lags), tuple(losses), {}, "latency" if constant else "D")
     settings = list(product(losses, staggers, lags))
     with bar(len(settings), progress, "setting", "sweeping") as seen:
@@ -290,6 +249,6 @@ def sweep(
                 "runs": runs, "stagger": stagger, "delay": delay, "progress": False,
                 "impairments": (*late, *impaired, *lossy[loss]),
             }  # fmt: skip
-            found.results[loss, stagger, delay] = measure(case, compare, options | made)
+            found.results[loss, stagger, delay] = measure(case, (), options | made)
             seen.update()
     return found

@@ -24,7 +24,9 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from hogwild.asynchrony.schedule import Names
-from hogwild.errors import ScenarioError, is_integer, require_positive
+from hogwild.errors import HogwildError, ScenarioError, is_integer, require_positive
+from hogwild.graph.inputs import Inputs
+from hogwild.models.validation import require_finite
 from hogwild_node.rules.base import Kept, Pairs
 
 WIDE = ("x", "edge_attr", "edge_weight")
@@ -189,26 +191,11 @@ def _checked(time: int, data: Any, first: Frame | None) -> Frame:
 
     if not isinstance(data, Data):
         raise refuse(f"the frame is a {type(data).__name__}; expected a PyG Data")
-    x, edges = data.get("x"), data.get("edge_index")
-    if not isinstance(x, Tensor) or not isinstance(edges, Tensor):
-        raise refuse("the frame lacks x or edge_index; expected node features and edges")
-    if x.dim() != 2 or not x.is_floating_point() or not x.size(0):
-        raise refuse(
-            f"x is {x.dtype} of shape {list(x.shape)}; expected floating-point features [nodes, "
-            f"channels] of at least one node"
-        )
-    if not bool(x.isfinite().all()):
-        bad = int((~x.isfinite()).any(1).nonzero()[0])
-        raise refuse(f"the features of row {bad} are not finite; expected numbers")
-    if edges.dim() != 2 or edges.size(0) != 2 or edges.is_floating_point():
-        raise refuse(f"edge_index has shape {list(edges.shape)}; expected integers [2, edges]")
-    wrong = ((edges < 0) | (edges >= x.size(0))).any(0).nonzero()[:, 0]
-    if wrong.numel():
-        j, i = edges[:, wrong[0]].tolist()
-        raise refuse(
-            f"edge {int(wrong[0])} goes from node {j} to node {i}, and one of them is not there: "
-            f"the frame has {x.size(0)} nodes; expected edges between rows of x"
-        )
+    try:
+        graph = Inputs.of(data).graph()
+        require_finite("x", data.x)
+    except HogwildError as error:
+        raise refuse(str(error)) from error
     ids = _identities(data, first, refuse)
     if first is not None:
         for name in WIDE:
@@ -220,9 +207,9 @@ def _checked(time: int, data: Any, first: Frame | None) -> Frame:
                 )
     for name in ("edge_attr", "edge_weight"):
         value = data.get(name)
-        if value is not None and value.size(0) != edges.size(1):
+        if value is not None and value.size(0) != graph.num_edges:
             raise refuse(
-                f"{name} has {value.size(0)} rows; expected {edges.size(1)}, one for each edge"
+                f"{name} has {value.size(0)} rows; expected {graph.num_edges}, one for each edge"
             )
     return Frame(time, data, ids)
 

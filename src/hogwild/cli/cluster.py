@@ -91,7 +91,7 @@ class Progress:
             f"{s.number}: {s.residual:.1e} {max(s.ages.values(), default=0.0):.1f}s {rate:.0f}/s"
             for s, rate in zip(statuses, rates, strict=True)
         ]
-        worst = max(s.unrest for s in statuses)
+        worst = max(s.residual_ratio for s in statuses)
         settled = sum(s.settled for s in statuses)
         line = f"{seconds:6.1f} s  {settled}/{len(statuses)} settled, {worst:.1e} times the limit"
         line += "  | residual, halo age, updates: " + "  ".join(parts[:8])

@@ -42,7 +42,7 @@ SIMULATE, TRACK, ROBUSTNESS, SWEEP = (
     "analysis/robustness.py:robustness", "analysis/sweep.py:sweep",
 )  # fmt: skip
 RULES = (
-    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting", "waiting",
+    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting",
     "resending",
 )  # fmt: skip
 METRICS = (
@@ -132,7 +132,6 @@ class Ruled(Trained):
         given = self.as_dict()
         given["impairments"] = tuple(map(impairment, self.impair))
         given["progress"] = not (self.json or given.get("quiet"))
-        given["compare"] = "all" if given.get("compare") == ("all",) else given.get("compare")
         names = {name for function in functions for name in signature(function).parameters}
         return {name: value for name, value in given.items() if name in names}
 
@@ -170,22 +169,9 @@ class Schedules(Verb):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared(Verb):
-    """Other rules beside."""
-
-    compare: tuple[str, ...] = option(
-        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
-        metavar="RULE,…",
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recorded(Verb):
-    """One schedule for all runs, in a file perhaps; and how long its ticks are."""
+    """One schedule for all runs, in a file perhaps."""
 
-    tick: float | None = option(
-        None, "length of a tick in seconds: tables and --json then have seconds, too", group=TIMING
-    )  # fmt: skip
     record: str | None = option(
         None, "write the schedule to this file", group=FILES, metavar="FILE"
     )
@@ -229,17 +215,14 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
 
     def run(self) -> Outcome:
         """Call :func:`hogwild.simulate`."""
-        from hogwild.executors.deadlines import check_tick
         from hogwild.executors.run import looks
         from hogwild.executors.simulate import simulate
 
-        check_tick(self.tick)
         found = self.chosen()
         given = self.passed(simulate)
         if self.plot is not None and self.history is None:
             given["history"] = [t for t in range(self.ticks) if looks(t)]  # which costs nothing
         seen = simulate(found.model, found.some(self.graphs), **given)
-        seen.deadlines.tick = self.tick
         data = {
             "model": found.name,
             "rule": seen.rule,
@@ -257,7 +240,7 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
+class Robustness(Recorded, Schedules, Timing, Graphs):
     """Measure what asynchrony costs a trained model: its predictions under random schedules.
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
@@ -273,6 +256,10 @@ class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
       hogwild robustness runs/chains --impair crashes=0.1,downtime=20 --impair reordering
     """
 
+    compare: tuple[str, ...] = option(
+        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
+        metavar="RULE,…",
+    )  # fmt: skip
     plot: str | None = picture(
         "draw performance, predictions and error by deadline of all schedules to this file"
     )
@@ -280,15 +267,11 @@ class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
     def run(self) -> Outcome:
         """Call :func:`hogwild.robustness`."""
         from hogwild.analysis.robustness import robustness
-        from hogwild.executors.deadlines import check_tick
         from hogwild.executors.simulate import simulate
 
-        check_tick(self.tick)
         found = self.chosen()
         given = self.passed(robustness, simulate)
         seen = robustness(found.model, found.some(self.graphs), **given)
-        for one in seen.compared.values():
-            one.tick = self.tick
         seen.verdict = in_flags(seen.verdict, self)
         seen.advice = in_flags(seen.advice, self)
         data = {
@@ -305,20 +288,19 @@ class Robustness(Recorded, Compared, Schedules, Timing, Graphs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(Compared, Schedules, Graphs):
+class Sweep(Schedules, Graphs):
     """Measure what asynchrony costs a trained model, over many settings at once.
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
     predictions move, the share of runs that arrived, the price, the light cone, and what it costs
-    to be within 5 % of the synchronous error. --compare runs other rules under the same
-    schedules. Exit code 3: some runs did not end at the synchronous answer.
+    to be within 5 % of the synchronous error. Exit code 3: some runs did not end at the
+    synchronous answer.
 
     Examples:
       hogwild sweep runs/chains
       hogwild sweep runs/chains --staggers 1,5 --delays 0,2 --losses 0,0.3 --json
       hogwild sweep runs/chains --latencies 0,5,20
       hogwild sweep runs/chains --rule gradient --plot map.png --value converged
-      hogwild sweep runs/chains --losses 0,0.3 --compare gradient
     """
 
     staggers: tuple[int, ...] = taken(SWEEP, "staggers", TIMING, keyword="stagger")
@@ -347,8 +329,6 @@ class Sweep(Compared, Schedules, Graphs):
             "settings": seen.rows(),
             "advice": seen.advice,
         }
-        if self.compare:
-            data["compared"] = seen.compared()
         good = all(bool(one.run.converged.all()) for one in seen.results.values())
         return self.outcome(found, seen, data, good, value=self.value)
 

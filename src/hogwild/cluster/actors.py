@@ -65,14 +65,15 @@ def connect(address: str | None, count: int, cpus: float, gpus: float) -> bool:
                 _node_ip_address="127.0.0.1", **options,
             )  # fmt: skip
         return True
-    _require_answer(address)
     try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host:  # where nobody listens, Ray itself would wait for a minute
+            socket.create_connection((host, int(port)), timeout=5.0).close()
         ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
-            f"address={address!r}: no cluster of Ray answers there ({reason}); start one with "
-            f"`ray start --head`, or leave the address out"
+            f"address={address!r}: no cluster of Ray answers there ({error}); expected HOST:PORT "
+            f"of a cluster that `ray start --head` has started, or leave the address out"
         ) from error
     return True
 
@@ -88,20 +89,6 @@ def _loopback() -> Iterator[None]:
         yield
     finally:
         vars(constants)["ENABLE_RAY_CLUSTER"] = before
-
-
-def _require_answer(address: str) -> None:
-    """Raise soon where nobody listens; Ray itself would wait for a minute."""
-    if address in ("auto", "local"):
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=5.0).close()
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"address={address!r}: no cluster of Ray answers there ({error}); expected HOST:PORT "
-            f"of a running cluster, or leave the address out"
-        ) from error
 
 
 def results(refs: list[Any]) -> list[Any]:

@@ -21,11 +21,11 @@ from torch import Tensor
 from hogwild.cluster.store import Store
 from hogwild.cluster.work import Bound, Measure, Part, Work
 from hogwild.cluster.worker import Worker
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines import engine_for
+from hogwild.engines.eager import TorchEngine
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.native import library
 from hogwild.linalg.solution import Solution
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
@@ -36,9 +36,6 @@ from hogwild.solvers.loop import Solver
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From predictions and targets of some nodes to the mean of their losses."""
-
-LARGE = 100_000
-"""Edges of a part from which no factorisation is planned where compiled code solves it."""
 
 RTOL = 1e-2
 """An adjoint is solved to this share of the residual that fresh halos leave."""
@@ -71,11 +68,6 @@ def convolution(model: ConvGNN) -> ImplicitConv:
             f"the model's convolution is {conv.label}; expected one implicit layer, such as "
             f"EnergyConv, GSDConv or IGNNConv: its answer does not depend on the order of updates"
         )
-    if getattr(conv, "rounds", 1) > 1:
-        raise AsynchronyError(
-            f"the energy has rounds={getattr(conv, 'rounds', 1)}, and parts exchange the nodes two "
-            f"hops away; expected rounds=1"
-        )
     return conv
 
 
@@ -100,7 +92,6 @@ class Host:
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
-        self._problem: Problem | None = None
         if isinstance(plan.graph, Inputs):
             none = torch.empty(0, dtype=torch.long)
             n = plan.graph.num_nodes
@@ -113,20 +104,8 @@ class Host:
         given = self.part.inputs
         typed = given.to(next(model.parameters(), given.x).dtype)  # files may differ
         self.inputs = replace(typed, degrees=given.degrees, nodes=given.nodes)
-        self.solver, edges = self.conv.solver, given.edge_index.size(1)
-        if edges >= LARGE and self.solver.compiles and library() is not None:
-            # No analysis of a matrix that nobody needs.
-            self.conv.solver = replace(self.solver, linear="cg")
 
     # -- the forward pass --------------------------------------------------------------------------
-
-    @property
-    def problem(self) -> Problem:
-        """The problem on the local nodes, detached from autograd."""
-        if self._problem is None:
-            with torch.no_grad():
-                self._problem = self._built().detach()
-        return self._problem
 
     def _built(self) -> Problem:
         """The problem on the local nodes, as the model builds it."""
@@ -135,29 +114,18 @@ class Host:
         return found
 
     @torch.no_grad()
-    def _compiled(self) -> EnergyKernel | None:
-        """The problem for the compiled library, where that solves it on a CPU: on a GPU all nodes
-        move (``kernels/source/energy.h``)."""
-        if self.problem.recipe is None or self.inputs.x.device.type != "cpu":
-            return None
-        kernel = self.problem.kernel()
-        return None if isinstance(kernel, str) else kernel
-
     def start(self, fresh: bool = False) -> None:
-        """Make the worker of the forward pass. ``fresh``: without its checkpoint."""
+        """Make the worker of the forward pass. ``fresh``: from zero, without its checkpoint."""
         folder = self.plan.checkpoints
         path = None if folder is None else folder / f"part-{self.number:05d}.npz"
-        if fresh and path is not None:
-            path.unlink(missing_ok=True)
-        work = Work(
-            self.problem, self.part, self.plan.tol, self.h,
-            solver=self.solver, kernel=self._compiled(),
-        )  # fmt: skip
+        if fresh:
+            self.h = None
+            if path is not None:
+                path.unlink(missing_ok=True)
+        self.problem = self._built().detach()
+        engine = engine_for(self.problem, self.conv.solver)
+        work = Work(self.part, self.plan.tol, self.h, engine=engine)
         self.worker = Worker(self.number, work, path)
-
-    def forget(self) -> None:
-        """Forget the embeddings, so that the next start is from zero."""
-        self.h, self.dual, self.worker = None, None, None
 
     def reads(self) -> list[int]:
         """The parts that this part reads."""
@@ -214,7 +182,7 @@ class Host:
         self.model.load_state_dict(parameters)
         if self.worker is not None:
             self.h = self.worker.work.h
-        self._problem, self.worker = None, None
+        self.worker = None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""
@@ -247,7 +215,9 @@ class Host:
         free = self.part.free
         grad[..., :free] = self._shared(free, loss, target, mask, total)[1]
         with torch.no_grad():
-            work = AdjointWork(self.problem, self.h, grad, self.part, tol, self.dual, self.solver)
+            work = AdjointWork(
+                self.problem, self.h, grad, self.part, tol, self.dual, self.conv.solver
+            )
         self.worker = Worker(self.number, work)
         return value
 
@@ -330,7 +300,7 @@ class AdjointWork(Work):
         solver: Solver,
     ) -> None:
         start = torch.zeros_like(c) if dual is None else dual
-        super().__init__(problem, part, tol, start, solver=solver)
+        super().__init__(part, tol, start, engine=TorchEngine(problem, solver, "a linear system"))
         self.at, self.bound = at, AdjointBound(problem, at, c, part.owned, tol)
         self.systems: dict[int, Callable[[Tensor, bool], Solution]] = {}  # by the nodes that move
 

@@ -19,7 +19,7 @@ from hogwild.cluster.worker import Disorder, Executor, Status, Watch
 from hogwild.errors import ConfigError, DataError, is_number
 from hogwild.files import write_atomically
 from hogwild.models.gsd import GSDConv
-from hogwild.models.mode import evaluating
+from hogwild.models.validation import evaluating
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ class Trace:
 
     Attributes:
         times: Seconds since the start, [T].
-        unrest: Residual of each part relative to its limit, [T, P].
+        residual_ratio: Residual of each part relative to its limit, [T, P].
         residual: Largest absolute entry of each part's residual, [T, P].
         updates: Updates of each part so far, [T, P].
         age: Seconds since each part last heard a part that it reads, the longest, [T, P].
@@ -58,7 +58,7 @@ class Trace:
     """
 
     times: list[float] = field(default_factory=list)
-    unrest: list[list[float]] = field(default_factory=list)
+    residual_ratio: list[list[float]] = field(default_factory=list)
     residual: list[list[float]] = field(default_factory=list)
     updates: list[list[int]] = field(default_factory=list)
     age: list[list[float]] = field(default_factory=list)
@@ -70,11 +70,9 @@ class Trace:
             for rows in vars(self).values():
                 rows.pop()
         self.times.append(seconds)
-        self.unrest.append([s.unrest for s in statuses])
-        self.residual.append([s.residual for s in statuses])
-        self.updates.append([s.updates for s in statuses])
         self.age.append([max(s.ages.values(), default=0.0) for s in statuses])
-        self.bytes.append([s.bytes for s in statuses])
+        for name in ("residual_ratio", "residual", "updates", "bytes"):
+            getattr(self, name).append([getattr(s, name) for s in statuses])
 
     def save(self, path: str | Path) -> Path:
         """Write the trace as JSON."""
@@ -272,7 +270,8 @@ def _run(
     numbers = setup.num_nodes * model.hidden_channels * (model.replicas or 1)
     if numbers <= GATHER if gather is None else gather:
         h, prediction = gathered(executor, setup)
-        part = torch.zeros(len(h)) if setup.store is None else setup.store.parts
+        alone = torch.zeros(setup.num_nodes, dtype=torch.int32)
+        part = alone if setup.store is None else setup.store.parts
     kind = "denoising" if isinstance(model.conv, GSDConv) else measures[0].kind
     stalled = any(status.stalled for status in last)
     return ClusterRun(

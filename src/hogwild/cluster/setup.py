@@ -266,14 +266,14 @@ def predict(model: ConvGNN, nodes: int, edges: int) -> int:
 def available() -> int | None:
     """Bytes that this process may still use: of the machine, and of its control group if that has
     a limit. ``None`` if the system does not say."""
-    found, meminfo, group = [], Path("/proc/meminfo"), Path("/sys/fs/cgroup")
-    if meminfo.exists():
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        if "MemAvailable" in fields:
-            found.append(int(fields["MemAvailable"].split()[0]) << 10)
-    limit, used = group / "memory.max", group / "memory.current"
-    if limit.exists() and used.exists() and limit.read_text().strip().isdigit():
-        found.append(int(limit.read_text()) - int(used.read_text()))
+    found = []
+    with contextlib.suppress(OSError, IndexError):
+        line = Path("/proc/meminfo").read_text().split("MemAvailable:")[1]
+        found.append(int(line.split()[0]) << 10)
+    with contextlib.suppress(OSError, ValueError):  # "max": there is no limit
+        group = Path("/sys/fs/cgroup")
+        most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(most - used)
     return min(found, default=None)
 
 
@@ -287,18 +287,14 @@ def require_memory(needed: Sequence[int], limit: int | None = None) -> None:
     Raises:
         CapacityError: They do not fit.
     """
-    if limit is None:
-        free = available()
-        if free is None:
-            return
+    if limit is None and (free := available()) is not None:
         limit = int(SHARE * free)
-    total = sum(needed)
-    if total > limit:
+    if limit is not None and sum(needed) > limit:
         raise CapacityError(
-            f"{len(needed)} worker{'s' if len(needed) > 1 else ''} would need {_size(total)} "
-            f"(the largest {_size(max(needed))}), and {_size(limit)} are available; expected a "
-            f"graph that fits: use more machines, more parts with fewer of them at a time, or a "
-            f"model with fewer channels"
+            f"{len(needed)} worker{'s' if len(needed) > 1 else ''} would need {_size(sum(needed))} "
+            f"(the largest {_size(max(needed))}), and {_size(limit)} are available; "
+            f"expected a graph that fits: use more machines, more parts with fewer of them at a "
+            f"time, or a model with fewer channels"
         )
 
 

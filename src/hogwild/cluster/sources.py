@@ -18,6 +18,7 @@ The columns of a table of edges are the sender, the receiver (``src`` and ``dst`
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import warnings
 import zipfile
@@ -63,13 +64,14 @@ def open_graph(path: str | Path, *, names: Mapping[str, str] | None = None) -> D
         raise DataError(f"{path} does not exist; expected a file with a graph")
     if path.is_dir():
         read = {file.stem: np.load(file, mmap_mode="c") for file in sorted(path.glob("*.npy"))}
-        found = _from_arrays(_renamed(read, names), path)
+        found = _graph(_renamed(read, names), path)
     elif path.suffix == ".npz":
-        found = _from_arrays(_renamed(_unpacked(path), names), path)
+        found = _graph(_renamed(_unpacked(path), names), path)
     elif path.suffix == ".pt":
         found = _saved(path)
     elif path.suffix in TABLES:
-        found = _from_table(_renamed(_table(path), names), path)
+        table = _parquet(path) if path.suffix == ".parquet" else _text(path)
+        found = _graph(_arrays(_renamed(table, names), path), path)
     else:
         raise ConfigError(
             f"{path} ends in {path.suffix!r}; expected a folder or one of "
@@ -118,7 +120,7 @@ def _unpacked(path: Path) -> Table:
         raise DataError(f"{path} cannot be read as .npz: {error}") from error
 
 
-def _from_arrays(arrays: Table, path: Path) -> Data:
+def _graph(arrays: Table, path: Path) -> Data:
     if "edge_index" in arrays:
         edge_index = arrays.pop("edge_index")
     else:
@@ -163,11 +165,6 @@ def _saved(path: Path) -> Data:
 # -- tables ----------------------------------------------------------------------------------------
 
 
-def _table(path: Path) -> Table:
-    """The columns of a table, by name."""
-    return _parquet(path) if path.suffix == ".parquet" else _text(path)
-
-
 def _parquet(path: Path) -> Table:
     try:
         import pyarrow
@@ -185,9 +182,9 @@ def _text(path: Path) -> Table:
     comma = {".csv": ",", ".tsv": "\t"}.get(path.suffix)
     with path.open() as file:
         first = next((line for line in file if line.strip() and line[0] not in "#%"), "")
-        names = [cell.strip() for cell in first.split(comma)]
-        lines = chain([], file)
-        if all(map(_is_number, names)):
+        names, lines = [cell.strip() for cell in first.split(comma)], chain([], file)
+        with contextlib.suppress(ValueError):  # there are no names
+            [float(cell) for cell in names]
             names, lines = [f"column {i}" for i in range(len(names))], chain([first], file)
         try:
             with warnings.catch_warnings():
@@ -203,24 +200,16 @@ def _text(path: Path) -> Table:
     return dict(zip(names, table.T if table.size else np.empty((len(names), 0)), strict=True))
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _from_table(table: Table, path: Path) -> Data:
-    """The graph of a table of edges; every node has the feature 1."""
+def _arrays(table: Table, path: Path) -> Table:
+    """The arrays of a table of edges, whose nodes have no features."""
     both = np.stack([table.pop(name) for name in _ends(list(table), path, positional=True)])
     edge_index = both.astype(np.int64)
     if not np.array_equal(edge_index, both):
         raise DataError(f"{path} has ends that are not integers; expected node numbers from 0")
     if not edge_index.size:
         raise DataError(f"{path} holds no edges; expected at least one")
-    weight = next((table.pop(name) for name in WEIGHTS if name in table), None)
-    if weight is None and path.suffix in (".txt", ".edges") and len(table) == 1:
-        weight = table.popitem()[1]
-    attr = np.stack(list(table.values()), 1).astype(np.float64) if table else None
-    return graph_of(edge_index, np.ones((int(edge_index.max()) + 1, 1)), attr, weight)
+    weight = {name: table.pop(name) for name in WEIGHTS if name in table}
+    if not weight and path.suffix in (".txt", ".edges") and len(table) == 1:
+        weight = {"weight": table.popitem()[1]}
+    attr = {"edge_attr": np.stack(list(table.values()), 1).astype(np.float64)} if table else {}
+    return {"edge_index": edge_index, **weight, **attr}

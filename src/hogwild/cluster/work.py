@@ -40,11 +40,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines import Engine
+from hogwild.engines.cpu import CpuEngine
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.problems.pinned import pinned
-from hogwild.solvers.loop import Solver, solve
 
 ABSOLUTE = 1e-9
 """An entry of an embedding may be wrong by this much where all entries of a part are zero."""
@@ -90,7 +89,7 @@ class Measure:
     largest: float
 
     @property
-    def unrest(self) -> float:
+    def residual_ratio(self) -> float:
         """The residual divided by its limit, of the worst replica. A part is settled up to 1."""
         ratio = self.residual / self.limit
         return float(ratio.max()) if bool(torch.isfinite(ratio).all()) else math.inf
@@ -285,9 +284,9 @@ class Extrapolation:
         self.pairs: list[tuple[Tensor, Tensor]] = []
         self.best = math.inf
 
-    def next(self, x: Tensor, g: Tensor, unrest: float) -> Tensor:
-        """The next embeddings [R, k, A]. ``unrest`` is that at x."""
-        helped, self.best = unrest < self.best, min(unrest, self.best)
+    def next(self, x: Tensor, g: Tensor, residual_ratio: float) -> Tensor:
+        """The next embeddings [R, k, A]. ``residual_ratio`` is that at x."""
+        helped, self.best = residual_ratio < self.best, min(residual_ratio, self.best)
         self.pairs = [*self.pairs[1 - PAIRS :], (x, g)] if helped else [(x, g)]
         if len(self.pairs) < 2:
             return g
@@ -308,33 +307,23 @@ class Work:
     """A part at work: it solves its problem for its halo.
 
     Args:
-        problem: The problem on the local nodes, detached.
         part: The part.
         tol: Relative tolerance.
         h: Embeddings to start from, [R, k, N].
-        solver: The solver of the model.
-        kernel: The problem for the compiled library, where it has that solver.
+        engine: Solves the problem on the local nodes, which is detached.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        part: Part,
-        tol: float,
-        h: Tensor | None = None,
-        *,
-        solver: Solver,
-        kernel: EnergyKernel | None = None,
-    ) -> None:
+    def __init__(self, part: Part, tol: float, h: Tensor | None = None, *, engine: Engine) -> None:
+        problem = engine.problem
         self.problem, self.part = problem, part
         self.h = problem.start() if h is None else h.clone()
         self.bound = Bound(problem, part.owned, tol)
-        self.unrest = math.inf
+        self.residual_ratio = math.inf
         self.measure: Measure | None = None
         self.trust = 1.0
         """Damping of the steps; 1: none."""
-        self.solver, self.kernel = solver, kernel
-        self.holding: dict[int, EnergyKernel] = {}  # by the number of nodes that move
+        self.engine, self.solver = engine, engine.solver
+        self.holding: dict[int, Engine] = {}  # by the number of nodes that move
         self.damped = isinstance(problem, Objective) and not problem.is_attractive
         self.idle = 0
         self.last: Tensor | None = None  # the gradient that the last fresh halo left
@@ -367,15 +356,15 @@ class Work:
             self.h[..., self.part.receives[sender]] = packet
 
     def look(self) -> float:
-        """Measure the residual with the halo as last received; returns the unrest."""
-        if self.kernel is None:
-            self.r, scale = self.bound.residual(self.h)
-        else:
-            gradient, size = self.kernel.gradient(self.h)
+        """Measure the residual with the halo as last received; returns its ratio to the limit."""
+        if isinstance(self.engine, CpuEngine):
+            gradient, size = self.engine.gradient(self.h)
             self.r, scale = gradient[..., : self.part.owned], size.amax(-1)
+        else:
+            self.r, scale = self.bound.residual(self.h)
         self.measure = self.bound.measure(self.r, scale, self.h)
-        self.unrest = self.measure.unrest
-        return self.unrest
+        self.residual_ratio = self.measure.residual_ratio
+        return self.residual_ratio
 
     def judged(self) -> Measure:
         """The measure for the error bar: that of the problem, whatever has solved it."""
@@ -400,7 +389,7 @@ class Work:
         if self.trust < 1.0:
             moved = torch.lerp(self.anchor, moved, self.trust)
         elif answered and news:
-            moved = self.extrapolation.next(self.own, moved, self.unrest)
+            moved = self.extrapolation.next(self.own, moved, self.residual_ratio)
         self.place(moved)
 
     def _solved(self, free: int) -> Tensor:
@@ -408,16 +397,13 @@ class Work:
         assert self.measure is not None
         atol = max(
             INSIDE * float(self.measure.limit.min()) / self.bound.ones,
-            FORCING * self.measure.largest if self.unrest > 1.0 / FORCING else 0.0,
+            FORCING * self.measure.largest if self.residual_ratio > 1.0 / FORCING else 0.0,
         )
         most = min(self.solver.max_iter, ITERATIONS)
         solver = replace(self.solver, atol=atol, rtol=0.0, max_iter=most)
-        moves = self.moves(free)
-        if self.kernel is None:
-            return solve(pinned(self.problem, moves, self.h), solver, self.h).value
         if free not in self.holding:
-            self.holding[free] = self.kernel.holding(~moves)
-        return solver.run(self.holding[free], self.h).value
+            self.holding[free] = self.engine.holding(~self.moves(free))
+        return self.holding[free].solve(self.h, solver).value
 
     def moves(self, free: int) -> Tensor:
         """The mask [N] of the first ``free`` nodes."""

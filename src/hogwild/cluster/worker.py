@@ -76,7 +76,7 @@ class Status:
         number: The part.
         version: What it holds.
         heard: The version of each part that it reads, as last heard.
-        unrest: Residual relative to its limit; settled up to 1.
+        residual_ratio: Residual relative to its limit; settled up to 1.
         residual: Largest absolute entry of the residual.
         updates: Updates so far.
         bytes: Bytes sent so far.
@@ -88,7 +88,7 @@ class Status:
     number: int
     version: Version
     heard: dict[int, Version]
-    unrest: float
+    residual_ratio: float
     residual: float
     updates: int
     bytes: int
@@ -99,7 +99,7 @@ class Status:
     @property
     def settled(self) -> bool:
         """Whether the part changes nothing unless it hears something new."""
-        return self.unrest <= 1.0 or self.stalled
+        return self.residual_ratio <= 1.0 or self.stalled
 
 
 def agreed(statuses: Sequence[Status], reads: Sequence[Sequence[int]]) -> bool:
@@ -252,8 +252,8 @@ class Worker:
         if fresh:
             self.work.look()
             self.seen = True
-        unrest = self.work.unrest
-        if unrest <= 1.0 or (not news and self.quiet >= STALLED):
+        residual_ratio = self.work.residual_ratio
+        if residual_ratio <= 1.0 or (not news and self.quiet >= STALLED):
             return False
         if not fresh and self.work.waits and not self._is_read:
             return False
@@ -280,7 +280,7 @@ class Worker:
         """The part now; a consistent view only between updates."""
         now, measure = time.monotonic(), self.work.measure
         return Status(
-            self.number, self.version, dict(self.heard), self.work.unrest,
+            self.number, self.version, dict(self.heard), self.work.residual_ratio,
             0.0 if measure is None else measure.largest, self.updates, self.bytes,
             {q: now - t for q, t in self.times.items()}, self.work.trust, self.quiet >= STALLED,
         )  # fmt: skip

@@ -15,15 +15,15 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import ACTIVATIONS, Sizes
-from hogwild.engines.posing import Design
+from hogwild.engines.cpu import ACTIVATIONS, Sizes
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
+from hogwild.problems.energy import Design
 from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, safeguard
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.gradient import GradientRule
+from hogwild_node.rules.gradient import DAMPING, GradientRule
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.tree import arrays
 
@@ -81,7 +81,7 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
         "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,
         "rest": safeguard.REST, "most": safeguard.LONGEST, "leash": safeguard.LEASH,
-        "damping": gradient.damping, "rate": rate,
+        "damping": DAMPING, "rate": rate,
     }  # fmt: skip
 
 
@@ -219,18 +219,24 @@ def design_of(model: Energy, channels: int) -> Design:
     inputs = tuple((False,) * int(net.layers[0].wy.shape[-1]) for net in nets)
     return Design(
         channels, widths[0][-1], rnd.heads, rnd.concat, rnd.both_ends, True, model.beta,
-        rnd.message.act.name, "softplus", widths, inputs,
+        rnd.message.act, "softplus", widths, inputs,
     )  # fmt: skip
 
 
 def _usual(design: Design) -> bool:
     """Whether the networks are the paper's, which are compiled for these sizes (``fixed.h``)."""
-    kinds = (design.heads, design.both_ends, design.act, design.channels, design.message_channels)
+    kinds = (
+        design.heads,
+        design.both_ends,
+        design.act.name,
+        design.channels,
+        design.message_channels,
+    )
     widths = ((4, 4, 2), (4, 4, 2), (4, 4, 1))
     return kinds == (1, True, "softplus", 2, 2) and design.widths == widths
 
 
-def _refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
+def _refusal(native: Library, rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
     """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
     update; ``None``: it has one."""
     if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
@@ -250,7 +256,9 @@ def _refusal(rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
     design = design_of(model, rule.channels)
     merged = design.message_channels * (design.heads if design.concat else 1)
     curved = gradient.auto or isinstance(rule, MessageRule)
-    if not design.fits or (curved and (rule.channels > MOST_CHANNELS or merged > MOST_MERGED)):
+    if Sizes.of(native, design) is None or (
+        curved and (rule.channels > MOST_CHANNELS or merged > MOST_MERGED)
+    ):
         return "the model is wider than compiled updates are"
     if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
         return "there are no nodes"
@@ -268,7 +276,7 @@ def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> Ru
     if isinstance(native, Missing):
         return f"there is no compiled library ({native.reason})"
     gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
-    why = _refusal(rule, gradient, graph, h)
+    why = _refusal(native, rule, gradient, graph, h)
     if why is not None:
         return why
     if h.device.type != "cpu":
@@ -301,6 +309,7 @@ class RuleKernel:
         many = replicas >= LANES and not gradient.auto
         beside = ticks and many and rule is gradient and _usual(design)
         rows, sizes = Rows.of(self.model, order, beside), Sizes.of(native, design)
+        assert sizes is not None
         step, rates = 2 if gradient.auto else 0, None
         if isinstance(gradient.rate, Tensor):
             shape = (replicas, rule.channels, graph.num_nodes)

@@ -4,7 +4,7 @@ In rows the channels of a node or an edge lie side by side, and one product serv
 with :math:`B = [W^\\top\\; V^\\top\\; U^\\top]`, :math:`Y B` holds the arguments of all edges and
 of all nodes, and what comes back is multiplied by :math:`B^\\top`. The compiled library solves
 every graph for itself (``source/soft.h``). On a GPU one launch takes all steps on all graphs
-(:mod:`hogwild.engines.soft_cuda`), and elsewhere torch does. Their number is known beforehand:
+(:mod:`hogwild.engines.soft_gpu`), and elsewhere torch does. Their number is known beforehand:
 nothing is read back, and a CUDA graph can record them. The residual at the end is torch's own, so
 that no mistake of a kernel is called converged.
 """
@@ -19,12 +19,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.engines import soft_cuda
-from hogwild.graph import Graph
+from hogwild.engines import soft_gpu
+from hogwild.engines.base import Engine
+from hogwild.engines.eager import TorchEngine
 from hogwild.kernels.native import Library, address, library
 from hogwild.linalg.solution import Solution
+from hogwild.problems.base import Problem
+from hogwild.problems.soft import SoftProblem
+from hogwild.solvers.loop import Solver, solve
+from hogwild.solvers.momentum import TripleMomentum
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
+from hogwild_node.tree import arrays
 
+MODERATE = 1e4
+"""The largest condition number for which linear systems are solved by iterations."""
+MOST_PRODUCTS = 10_000
+"""Products with a Hessian after which conjugate gradients give a graph up."""
+ROUNDING = 8.0
+r"""Rounding of a residual :math:`b - H x` at most, in units of :math:`L \|x\|` times the machine's
+precision: up to 2.6 in trials without a record."""
 VECTOR = 64
 """Bytes of a vector in compiled code: rows are filled up to whole vectors."""
 
@@ -52,14 +65,12 @@ class SoftRows:
     for another reason (``scaled``): without edge weights and attention they are constants.
 
     Args:
-        graph: The graphs.
-        local: The energy as nodes see it.
-        condition: The largest condition number.
-        lipschitz: The largest eigenvalues of the Hessians, at most, [R, G].
+        problem: The energy.
     """
 
-    def __init__(self, graph: Graph, local: Soft, condition: float, lipschitz: Tensor) -> None:
-        self.graph, self.condition, self.beta, p = graph, condition, local.beta, local
+    def __init__(self, problem: SoftProblem) -> None:
+        self.graph, self.condition, p = problem.graph, problem.condition, problem.local
+        self.beta = p.beta
         self.anchor, self.offset, self.bias = (
             t.detach().mT.contiguous() for t in (p.anchor, p.offset, p.bias)
         )  # [R, N, k], [R, N, o], [R, E, w]
@@ -70,7 +81,7 @@ class SoftRows:
         self.ramps = (p.low, p.high, p.inner_low, p.inner_high)
         self.ramps = tuple(t.detach()[..., 0] for t in self.ramps)  # [R, w] or [R, o]
         self.width, self.own = self.bias.size(2), self.offset.size(2)
-        self.lipschitz = lipschitz.detach()
+        self.lipschitz = problem.lipschitz().detach()
 
     # -- all graphs at once ------------------------------------------------------------------------
 
@@ -117,9 +128,9 @@ class SoftRows:
         there, their number."""
         count = momentum_steps(self.condition, rtol)
         count = count if most is None else min(count, most)
-        if soft_cuda.fused(self, start):
+        if soft_gpu.fused(self, start):
             y, x, before = (start.clone(memory_format=torch.contiguous_format) for _ in range(3))
-            soft_cuda.run(self, count, self.bias, self.offset, self.anchor, (y, x, before))
+            soft_gpu.run(self, count, self.bias, self.offset, self.anchor, (y, x, before))
             return y, self.gradient(y), count
         rate, keep, ahead = triple(self.beta, self.condition * self.beta)
         y = x = before = start
@@ -144,8 +155,8 @@ class SoftRows:
         count = chebyshev_steps(self.condition, rtol)
         r = b.clone(memory_format=torch.contiguous_format)
         x, direction, ratio = torch.zeros_like(r), r / middle, half / middle
-        if soft_cuda.fused(self, r, *gates):
-            soft_cuda.run(self, count, *gates, None, (direction, x, r))
+        if soft_gpu.fused(self, r, *gates):
+            soft_gpu.run(self, count, *gates, None, (direction, x, r))
             return x, b - apply(x), count
         for _ in range(count):
             x = x + direction
@@ -163,12 +174,12 @@ class SoftRows:
         :math:`\beta \langle \lambda, h - g \rangle + \langle d, w \psi'(z) \rangle`, and so for
         node-local terms. Its gradient in c is :math:`w \psi''(z)\, d`.
         """
-        native = compiled(h)
+        native = library() if h.device.type == "cpu" else None
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
-        trust = not self.scaled and soft_cuda.fused(self, h, dual)
-        if trust and soft_cuda.trusted(h.dtype, h.device):
-            bias, *rest = soft_cuda.cotangents(self, h, dual)
+        trust = not self.scaled and soft_gpu.fused(self, h, dual)
+        if trust and soft_gpu.trusted(h.dtype, h.device):
+            bias, *rest = soft_gpu.cotangents(self, h, dual)
             return self.fields(h, dual, bias, None, *rest)
         low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
         z, inner_z = self._sent(h)
@@ -325,6 +336,82 @@ class SoftRows:
         return torch.cat([parts, parts.new_zeros(shape)], dim + 1).flatten(dim, dim + 1)
 
 
+class SoftEngine(Engine):
+    """A soft energy in rows. Its own solver takes all steps at once; other solvers, and
+    ill-conditioned energies, take theirs on torch.
+
+    Args:
+        problem: The energy.
+        solver: The solver.
+    """
+
+    kind = SoftProblem
+    problem: SoftProblem
+
+    def __init__(self, problem: SoftProblem, solver: Solver) -> None:
+        self.problem, self.solver, self.rows = problem, solver, SoftRows(problem)
+        self.native = library() if problem.local.anchor.device.type == "cpu" else None
+
+    @classmethod
+    def of(cls, problem: Problem, solver: Solver) -> SoftEngine:
+        assert isinstance(problem, SoftProblem)
+        return cls(problem, solver)
+
+    @property
+    def path(self) -> str:
+        if not self._is_fast(self.solver):
+            return f"torch: solver={self.solver}, and the compiled solve is TripleMomentum()"
+        if self.native is not None:
+            return f"compiled ({self.native.instructions})"
+        on = self.problem.local.anchor.device
+        return f"compiled ({on})" if soft_gpu.fused(self.rows) else "torch: there is no kernel"
+
+    def _is_fast(self, solver: Solver) -> bool:
+        """Whether this solver takes accelerated steps."""
+        return type(solver) is TripleMomentum and self.problem.condition <= solver.most
+
+    def holding(self, held: Tensor) -> TorchEngine:
+        return TorchEngine(self.problem, self.solver, "some nodes are held", held.bool())
+
+    @torch.no_grad()
+    def solve(self, h0: Tensor | None, solver: Solver | None = None) -> Solution:
+        problem, method = self.problem.detach(), solver or self.solver
+        start = problem.start() if h0 is None else h0
+        atol, rtol = method.tolerances(start.dtype)
+        if self._is_fast(method) and self.native is not None:
+            limits = {"atol": atol, "rtol": rtol, "most": method.max_iter}
+            return self.rows.compiled(self.native, start.mT, None, **limits)
+        # No number of steps, known beforehand, reaches an absolute tolerance surely.
+        if not self._is_fast(method) or not start.is_cuda or not rtol:
+            return solve(problem, method, start)
+        y, gradient, count = self.rows.steps(start.mT, rtol, method.max_iter)
+        residual = problem.graph.norm(gradient.mT)
+        steps = torch.full(residual.shape, count, device=y.device)
+        return Solution.of(y.mT, residual, atol + rtol * problem.size_of(y.mT), steps)
+
+    def vjp(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
+        found = self.dual(h, gradient)
+        local = self.rows.cotangents(h.mT.contiguous(), -found.value.mT.contiguous())
+        pairs = zip(arrays(self.problem.local), arrays(local), strict=True)
+        return found, tuple(y for (x, _), (y, _) in pairs if x.requires_grad)
+
+    def dual(self, h: Tensor, b: Tensor) -> Solution:
+        """The solution of H x = b with the Hessian at h, all [R, k, N]."""
+        problem, adjoint = self.problem, self.solver.adjoint
+        rtol = adjoint.tolerance(h.dtype)
+        steps = adjoint.linear.kind == "auto" and problem.condition <= MODERATE
+        if steps and self.native is not None:
+            return self.rows.compiled(self.native, h.mT, b.mT, rtol=rtol, most=MOST_PRODUCTS)
+        if not steps or not b.is_cuda or not rtol:
+            return adjoint.at(problem.detach(), h)(b, True)
+        x, left, count = self.rows.chebyshev(h.mT, b.mT, rtol)
+        graph = problem.graph
+        norm, right, size = (graph.dot(v, v).sqrt() for v in (left.mT, b, x.mT))
+        rounding = ROUNDING * torch.finfo(b.dtype).eps * self.rows.lipschitz
+        limit = rtol * right + rounding * size
+        return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
+
+
 def triple(least: float, most: float) -> tuple[float, float, float]:
     """Step size, momentum and look-ahead of :mod:`hogwild.solvers.momentum` for eigenvalues from
     ``least`` to ``most``."""
@@ -336,8 +423,3 @@ def triple(least: float, most: float) -> tuple[float, float, float]:
 def _heads(factor: Tensor, channels: Tensor) -> Tensor:
     """:func:`hogwild_node.soft.by_head` in rows: [R or 1, H, E] and [R, E or 1, w]."""
     return by_head(factor, channels.mT).mT
-
-
-def compiled(h: Tensor) -> Library | None:
-    """The library, where it solves for embeddings such as these."""
-    return library() if h.device.type == "cpu" else None

@@ -1,6 +1,8 @@
-"""The simulator's bookkeeping in compiled code: drawing a tick, finding its packets, counting them.
+"""The simulator's bookkeeping: drawing a tick, keeping and finding its packets, counting them.
 
-All arrays belong to the simulation; the compiled code reads and writes them in place.
+A node sends when it updates, and late packets can be delivered late (:class:`Outbox`). All arrays
+belong to the simulation; compiled code reads and writes them in place (:class:`Clock`,
+:class:`Post`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import torch
 from torch import Tensor
 
 from hogwild.engines.rules import by_receiver
-from hogwild.graph import Graph
-from hogwild.kernels.native import address, library
+from hogwild.graph import Graph, Star
+from hogwild.kernels.native import address, large_pages, library
+from hogwild_node.rules.base import Kept
 
 _INT, _AT = ctypes.c_int64, ctypes.c_void_p
 
@@ -125,3 +128,120 @@ class Post:
     def counts(self, kind: int) -> Tensor:
         """How often packets (0), or their content (1), had each age."""
         return self.ages[kind][: int(self.oldest[kind]) + 1]
+
+
+class Outbox:
+    """The packets of all nodes over the last ticks: a part for everybody [R, k, N] and a letter for
+    each neighbour [R, m, E]. The letter from i to j is filed under the edge j → i, along which *i
+    hears j*; j reads it through the reverse edge.
+
+    Packets are kept in a ring of versions, and a second ring says which version was current at each
+    of the last ``depth + 1`` ticks. A packet of time τ is looked up through both. Memory is linear
+    in edges × depth, only new packets are copied, and a packet lies in one piece, so that reading
+    it is one access.
+
+    Args:
+        depth: Age of the oldest packet that may still be asked for.
+        node: The first packets, to everybody.
+        edge: The first letters; ``None``: nobody sends any.
+        time: Time of the first packets.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        depth: int,
+        node: Tensor,
+        edge: Tensor | None,
+        time: int = 0,
+    ) -> None:
+        self.graph, self.depth = graph, depth
+        self.slots, n = depth + 2, graph.num_nodes
+        self.replicas = node.size(0)
+        self.node = self._versions(node)  # [slots · N, R · k]
+        self.edge = None if edge is None else self._versions(edge)
+        self.content = torch.full((self.slots * n,), time, dtype=torch.long, device=node.device)
+        # Where each node's latest packet lies (slot · N + node), and where it lay at each tick.
+        self.latest = torch.arange(n, device=node.device)
+        self.current = self.latest.repeat(depth + 1)
+        self.time = time
+
+    def follow(self, before: Outbox, kept: Kept) -> None:
+        """Take over what the nodes that stayed have sent, to everybody and along the edges that
+        stayed. On a new edge lies the first letter, whichever version is asked for."""
+        (here, there), n, old = kept.nodes, self.graph.num_nodes, before.graph.num_nodes
+        for mine, theirs in ((self.node, before.node), (self.content, before.content)):
+            _versions(mine, n)[:, here] = _versions(theirs, old)[:, there]
+        if self.edge is not None and before.edge is not None and kept.edges[0].numel():
+            edges, was = self.graph.num_edges, before.graph.num_edges
+            letters = _versions(before.edge, was)[:, kept.edges[1]]
+            _versions(self.edge, edges)[:, kept.edges[0]] = letters
+        for mine, theirs in ((self.latest, before.latest), (self.current, before.current)):
+            _versions(mine, n)[:, here] = _versions(theirs, old)[:, there] // old * n + here
+
+    def _versions(self, packets: Tensor) -> Tensor:
+        """Packets [R, w, n] in every slot, [slots · n, R · w]."""
+        rows = _rows(packets)
+        room = large_pages((self.slots, *rows.shape), rows.dtype, rows.device)
+        room.copy_(rows)
+        return room.flatten(0, 1)
+
+    def open(self, time: int) -> None:
+        """A tick begins: what is current now is what packets of this time say."""
+        self.time, n = time, self.graph.num_nodes
+        begin = time % (self.depth + 1) * n
+        self.current[begin : begin + n] = self.latest
+
+    def publish(self, at: Star, node: Tensor, edge: Tensor | None, content: Tensor) -> None:
+        """New packets of the nodes in ``at``: to everybody [R, k, A], and to each sender of an edge
+        into them [R, m, E'], from the next tick on.
+
+        Args:
+            content: Time of the oldest embedding that went into them, [A].
+        """
+        where, size = self.latest[at.nodes] + self.graph.num_nodes, self.node.size(0)
+        where = torch.where(where >= size, where - size, where)  # faster than a remainder
+        self.latest[at.nodes] = where
+        self.node.index_copy_(0, where, _rows(node))
+        self.content[where] = content
+        if self.edge is not None and edge is not None:
+            self.edge.index_copy_(0, self._letters(where, at), _rows(edge))
+
+    def _letters(self, where: Tensor, at: Star) -> Tensor:
+        """Where the letters of these packets lie."""
+        assert at.edges is not None
+        version = where // self.graph.num_nodes
+        return version[at.slot] * self.graph.num_edges + at.edges
+
+    def fetch(self, edges: Tensor, time: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Packets of these ``time`` s along these edges: the senders' part for everybody
+        [R, k, E'], their letters [R, m, E'], and the time of the oldest embedding inside [E']."""
+        graph, n, m = self.graph, self.graph.num_nodes, self.depth + 1
+        row = time + (self.time % m - self.time)  # in -depth … depth, the ring's row or m more
+        row = torch.where(row < 0, row + m, row)
+        where = self.current[row * n + graph.src[edges]]
+        mail: Tensor | None = None
+        if self.edge is not None:
+            mail = self._read(self.edge, where // n * graph.num_edges + graph.reverse[edges])
+        return self._read(self.node, where), mail, self.content[where]
+
+    def _read(self, rows: Tensor, where: Tensor) -> Tensor:
+        """[R, w, n] from the rows [·, R · w]."""
+        found = rows.index_select(0, where).T.contiguous()
+        return found.view(self.replicas, rows.size(1) // self.replicas, where.numel())
+
+    def last(self, at: Star) -> tuple[Tensor, Tensor | None]:
+        """The packets these nodes sent last: to everybody [R, k, A], letters [R, m, E']."""
+        where = self.latest[at.nodes]
+        letters = None if self.edge is None else self._read(self.edge, self._letters(where, at))
+        return self._read(self.node, where), letters
+
+
+def _versions(x: Tensor, count: int) -> Tensor:
+    """Rows for ``count`` nodes or edges in several versions, version by version."""
+    return x.view(-1, count, *x.shape[1:])
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[R, w, n] as rows [n, R · w]."""
+    return x.flatten(0, 1).T.contiguous()

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import ConfigError, TraceError, is_number
+from hogwild.errors import ConfigError, TraceError
 from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph import Graph, Star
 from hogwild.metrics import METRICS, Metric
@@ -272,7 +272,6 @@ class Deadlines:
         graph: The graph of all runs together.
         settings: The settings of the runs.
         replay: The trace that they followed; ``None``: the schedule of the settings.
-        tick: The length of a tick in seconds, which tables then have, too; ``None``: unknown.
     """
 
     ticks: Tensor
@@ -288,7 +287,6 @@ class Deadlines:
     graph: Graph = field(repr=False)
     settings: Settings = field(repr=False)
     replay: Trace | None = field(repr=False)
-    tick: float | None = None
 
     # -- the light cone ----------------------------------------------------------------------------
 
@@ -335,54 +333,37 @@ class Deadlines:
         these runs."""
         if not share >= 0:
             raise ConfigError(f"share={share!r}; expected a number that is not negative")
-        late = (self._excess() > self._allowance(share)).nonzero()
+        excess, whole, rounding, _ = self._excess()
+        late = (excess > share * whole + rounding).nonzero()
         first = int(late[-1, 0]) + 1 if late.numel() else 0
         if first >= len(self.ticks):
             return None
         row = self.rows()[first]
         return Price(int(row["ticks"]), row["updates"], row["packets"], row["bytes"], row["solved"])
 
-    def _excess(self) -> Tensor:
-        """How much worse than the synchronous answer the looks are, on average, [T]."""
+    def _excess(self) -> tuple[Tensor, float, float, bool]:
+        """How much worse than the synchronous answer the looks are, on average, [T]; how much worse
+        100 % are, and rounding; and whether that is a share of the first look's error, since the
+        synchronous error is so small (:data:`LEAST`)."""
         if self.error is None or self.synchronous is None or self.metric is None:
-            return self.deviation.flatten(1).amax(1)
-        more = (self.error - self.synchronous).flatten(1).mean(1)
-        return -more if self.metric.higher_is_better else more
-
-    def _wrong(self) -> float:
-        """The synchronous error, lower is better."""
-        assert self.synchronous is not None
-        assert self.metric is not None
-        value = float(self.synchronous.mean())
-        if not self.metric.higher_is_better:
-            return value
-        share = self.metric in METRICS.values() or self.metric.percent
-        return 1.0 - value if share else abs(value)
-
-    def _allowance(self, share: float) -> float:
-        """How much worse than the synchronous answer is still in time."""
-        if self.synchronous is None or self.metric is None:
-            return share
+            return self.deviation.flatten(1).amax(1), 1.0, 0.0, False
+        excess = (self.error - self.synchronous).flatten(1).mean(1)
+        wrong = float(self.synchronous.mean())  # lower is better
+        if self.metric.higher_is_better:
+            share = self.metric in METRICS.values() or self.metric.percent
+            excess, wrong = -excess, 1.0 - wrong if share else abs(wrong)
+        least = LEAST * float(excess[0])
         rounding = 1e-9 * float(self.synchronous.abs().mean())
-        return share * max(self._wrong(), LEAST * float(self._excess()[0])) + rounding
-
-    @property
-    def floored(self) -> bool:
-        """Whether the synchronous error is so small that :data:`NEAR` refers to :data:`LEAST`."""
-        return self.metric is not None and self._allowance(1.0) > 1.001 * self._wrong()
+        return excess, max(wrong, least), rounding, least > 1.001 * wrong
 
     # -- tables ------------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, float]]:
         """One row a look: ticks, updates, packets and bytes of a node (means over runs), the error
-        (mean and worst schedule) and the largest deviation. Where the length of a :attr:`tick` is
-        known, seconds, too."""
-        tick = check_tick(self.tick)
+        (mean and worst schedule) and the largest deviation."""
         out: list[dict[str, float]] = []
         for t, ticks in enumerate(self.ticks.tolist()):
             row: dict[str, float] = {"ticks": ticks}
-            if tick is not None:
-                row["seconds"] = ticks * tick
             for name in ("updates", "packets", "bytes", "solved"):
                 row[name] = float(getattr(self, name)[t].mean())
             if self.error is not None and self.metric is not None:
@@ -411,26 +392,22 @@ class Deadlines:
 
     def table(self) -> str:
         """A table of about ten looks, for a terminal."""
-        tick, rows = self.tick, self.rows()
-        kept = [rows[i] for i in _some(self.ticks.tolist())]
-        heads = ["ticks", *["seconds"] * (tick is not None), "updates", "light cones", "packets",
-                 "bytes"]  # fmt: skip
-        if self.metric is not None:
-            heads += [self.metric.name, "worst schedule"]
-        lines = [[*heads, "deviation"]]
-        for row in kept:
-            cells = [f"{row['ticks']:,.0f}"]
-            cells += [f"{row['seconds']:.3g}"] if tick is not None else []
+        rows, metric = self.rows(), self.metric
+        heads = ["ticks", "updates", "light cones", "packets", "bytes"]
+        scored = [] if metric is None else [metric.name, "worst schedule"]
+        lines = [[*heads, *scored, "deviation"]]
+        for row in (rows[i] for i in _some(self.ticks.tolist())):
             cones = self.cones(row["ticks"])
-            cells += [shown(row["updates"]), "–" if cones != cones else f"{cones:.1f}",
-                      shown(row["packets"]), size(row["bytes"])]  # fmt: skip
-            if self.metric is not None:
-                cells += [self.metric.show(row["error"]), self.metric.show(row["worst"])]
-            lines.append([*cells, f"{row['deviation']:.1g}"])
-        if self.metric is not None and self.synchronous is not None:
-            blank = [""] * (len(heads) - 2)
-            value = self.metric.show(float(self.synchronous.mean()))
-            lines.append(["in step", *blank[1:], value, "", "0"])
+            lines.append([
+                f"{row['ticks']:,.0f}", shown(row["updates"]),
+                "–" if cones != cones else f"{cones:.1f}",
+                shown(row["packets"]), size(row["bytes"]),
+                *([] if metric is None else [metric.show(row[x]) for x in ("error", "worst")]),
+                f"{row['deviation']:.1g}",
+            ])  # fmt: skip
+        if metric is not None and self.synchronous is not None:
+            value = metric.show(float(self.synchronous.mean()))
+            lines.append(["in step", *[""] * (len(heads) - 1), value, "", "0"])
         return aligned(lines)
 
     def __str__(self) -> str:
@@ -444,20 +421,16 @@ class Deadlines:
     def sentence(self, share: float = NEAR) -> str:
         """When the runs were in time, in a sentence."""
         goal, reached = self.goal(share), self.reached(share)
-        if reached.startswith("not "):
-            return f"not {goal} {reached.removeprefix('not ')}"
-        return f"{goal} {reached}"
+        never = reached.startswith("not ")
+        return f"not {goal} {reached.removeprefix('not ')}" if never else f"{goal} {reached}"
 
     def goal(self, share: float = NEAR) -> str:
         """What in time means, in words."""
-        of = "of the synchronous answer"
-        if self.metric is not None and self.synchronous is not None:
-            small = f"; instead of so small an error, {LEAST:.0%} of the first one counts"
-            of = (
-                f"of the synchronous {self.metric.name} "
-                f"({self.metric.show(float(self.synchronous.mean()))}{small * self.floored})"
-            )
-        return f"within {share:.0%} {of}"
+        if self.metric is None or self.synchronous is None:
+            return f"within {share:.0%} of the synchronous answer"
+        error, (*_, small) = self.metric.show(float(self.synchronous.mean())), self._excess()
+        error += f"; instead of so small an error, {LEAST:.0%} of the first one counts" * small
+        return f"within {share:.0%} of the synchronous {self.metric.name} ({error})"
 
     def reached(self, share: float = NEAR) -> str:
         """When the runs reached the goal, in words."""
@@ -478,13 +451,6 @@ class Deadlines:
         from hogwild.plots.courses import deadlines
 
         return deadlines({self.settings.rule: self}, path)
-
-
-def check_tick(tick: float | None) -> float | None:
-    """The length of a tick in seconds, if it can be one."""
-    if tick is not None and not (is_number(tick) and 0 < tick < float("inf")):
-        raise ConfigError(f"tick={tick!r}; expected the length of a tick in seconds")
-    return tick
 
 
 def _some(ticks: list[int], count: int = 10) -> list[int]:

@@ -1,5 +1,5 @@
-"""Compiled solves: the whole of Newton's method in C++, graph by graph.
+"""Compiled code, and how it is built, loaded and called.
 
-``source/`` holds the C++; :mod:`~hogwild.kernels.build` compiles it, :mod:`~hogwild.kernels.native`
-loads it, and :mod:`~hogwild.engines.energy` poses energies to it.
+``source/`` holds the C++ and CUDA sources, :mod:`~hogwild.kernels.build` compiles them, and
+:mod:`~hogwild.kernels.native` loads the library.
 """

@@ -46,10 +46,6 @@ class LinearSolver:
         shared = entries and direct.factor_of_edges(hessian.graph, *entries)
         if shared is not None:
             return self.exactly(shared.solve(rhs), hessian.graph)
-        if self.kind == "auto" and isinstance(rtol, float):
-            found = hessian.iterate(rhs, rtol)
-            if found is not None:
-                return found
         factor = self._factor(hessian, rhs)
         if factor is not None:
             return self.exactly(factor.solve(rhs), hessian.graph)
@@ -124,8 +120,8 @@ class LinearSolver:
             return direct.factor(hessian.graph, *hessian.blocks())
         if self.kind == "direct":
             raise ConfigError(
-                "linear='direct' was given, but this graph has no small separators (or the energy "
-                "has several rounds); expected linear='auto' or 'cg'"
+                "linear='direct' was given, but this graph has no small separators; expected "
+                "linear='auto' or 'cg'"
             )
         return None
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol, Self
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.linalg.solution import Solution
 
 if TYPE_CHECKING:
     from hogwild.linalg.direct import Factor
@@ -73,11 +72,6 @@ class Hessian(ABC):
     def entries(self) -> tuple[Tensor, Tensor] | None:
         """Where all channels and replicas share the same matrix of the edges: its diagonal [N], and
         what every edge adds to the two entries of its ends, [E]; otherwise ``None``."""
-        return None
-
-    def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
-        """``H⁻¹ b`` by iterations, where the map has a faster way to take all of them than one
-        after the other; otherwise ``None``."""
         return None
 
 

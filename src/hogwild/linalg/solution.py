@@ -4,14 +4,40 @@ from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hogwild.errors import ConvergenceError, ConvergenceWarning
-from hogwild.linalg.recording import postpone, unreadable
+
+_unread: list[Tensor] | None = None
+"""Failures of solves while kernels are recorded, when nothing can be read. All threads share the
+list: autograd has threads of its own."""
+
+
+def unreadable(x: Tensor) -> bool:
+    """Whether kernels on the device of ``x`` are being recorded, so that ``x`` has no values."""
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def postpone(failed: Tensor) -> None:
+    """Keep failures of solves, a mask [G] or [R, G], for :func:`postponed`."""
+    if _unread is not None:
+        _unread.append(failed)
+
+
+@contextmanager
+def postponed() -> Iterator[list[Tensor]]:
+    """Within this context, the failures that nobody could read."""
+    global _unread
+    before, _unread = _unread, []
+    try:
+        yield _unread
+    finally:
+        _unread = before
 
 
 class Status(enum.IntEnum):
@@ -118,7 +144,7 @@ class Solution:
     @property
     def failed(self) -> bool:
         """Whether a graph did not converge; false while a CUDA graph is recorded, because nothing
-        can be read then (:func:`~hogwild.linalg.recording.postponed`)."""
+        can be read then (:func:`postponed`)."""
         if unreadable(self.status):
             postpone(~self.converged)
             return False

@@ -26,8 +26,8 @@ def matrices(hessian: Hessian) -> list[csc_matrix]:
     for own, other in zip(diagonal, off, strict=True):
         place = np.arange(n)
         some = other.any((1, 2))  # of d neighbours an energy may couple none of the d²/2 pairs
-        upper = _blocks(rows[some], cols[some], other[some], n, k)
-        out.append(csc_matrix(_blocks(place, place, own, n, k) + upper + upper.T))
+        upper = of_blocks(rows[some], cols[some], other[some], n, k)
+        out.append(csc_matrix(of_blocks(place, place, own, n, k) + upper + upper.T))
     return out
 
 
@@ -36,7 +36,7 @@ def _numpy(x: Tensor) -> np.ndarray:
     return (x.to(torch.float64) if x.is_floating_point() else x).numpy()
 
 
-def _blocks(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int, k: int) -> csc_matrix:
+def of_blocks(rows: np.ndarray, cols: np.ndarray, values: np.ndarray, n: int, k: int) -> csc_matrix:
     """A matrix with blocks [M, k, k] at these block rows and columns; blocks at one place add
     up."""
     inner = np.arange(k)

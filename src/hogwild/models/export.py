@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatch
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,15 @@ from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
 from hogwild.models.layered import Layers, activation, layers_of
-from hogwild.models.mode import evaluating
 from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.stars import normalises
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild_node import model_file
-from hogwild_node.activations import ACTIVATIONS, identity, leaky_relu, tanh
+from hogwild_node.activations import ACTIVATIONS, NONEXPANSIVE, identity, leaky_relu, tanh
 from hogwild_node.model import LEAST
 from hogwild_node.model_file import ModelFile
 
@@ -135,22 +136,23 @@ def facts(conv: Conv) -> tuple[dict[str, Any], dict[str, Tensor]]:
     )
 
 
+def _known(act: Any, known: Mapping[str, Any]) -> str:
+    """The name of an activation that robots have; one of the user's own may have the same name."""
+    function = getattr(act.value, "func", act.value)  # of a leaky ReLU with its slope
+    if act.name not in known or known[act.name].value is not function:
+        raise AsynchronyError(
+            f"act={act.name!r} is an activation of your own, which a robot does not have; expected "
+            f"one of {', '.join(known)}"
+        )
+    return act.name
+
+
 @facts.register
 def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if conv.rounds > 1:
-        raise AsynchronyError(
-            f"rounds={conv.rounds}: the energy of a node reaches {conv.rounds} hops, and a node "
-            f"hears one; expected rounds=1"
-        )
     net = conv.update_nets[0]
     assert isinstance(net, PICNN)  # all networks have one activation and one kind of gate
-    act, gate = net.act.name, net.gate
-    if act not in ACTIVATIONS:
-        raise AsynchronyError(
-            f"act={act!r} is an activation of your own, which a robot does not have; expected one "
-            f"of {', '.join(ACTIVATIONS)}"
-        )
-    config = {"kind": "energy", "act": act, "gate": gate, "beta": conv.beta}
+    act = _known(net.act, ACTIVATIONS)
+    config = {"kind": "energy", "act": act, "gate": net.gate, "beta": conv.beta}
     options = ("message", "message_channels", "heads", "concat", "aggr", "normalize")
     return config | {name: getattr(conv, name) for name in options}, {}
 
@@ -179,15 +181,10 @@ def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 @facts.register
 def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    act, options = conv.act.name, {}
+    act, options = _known(conv.act, NONEXPANSIVE), {}
     if isinstance(conv, IGNNConv):
         slope = getattr(conv.act.value, "keywords", {}).get("negative_slope", 0.0)
         options = {"negative_slope": slope}
-    if act not in ("identity", "relu", "leaky_relu", "tanh"):
-        raise AsynchronyError(
-            f"act={act!r} is an activation of your own, which a robot does not have; expected "
-            f"relu, leaky_relu, tanh or identity"
-        )
     return {"kind": "contraction", "act": act, **options}, {"matrix": conv.matrix}
 
 

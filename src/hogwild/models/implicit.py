@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hogwild.engines.energy import EnergyKernel
+from hogwild.engines import engine_for
 from hogwild.errors import (
     ON_FAILURE,
     ConfigError,
@@ -25,15 +23,18 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.linalg.recording import unreadable
-from hogwild.linalg.solution import Solution
+from hogwild.linalg.solution import Solution, unreadable
 from hogwild.models.base import Conv, keywords, refuse_unknown
-from hogwild.models.mode import opaque, refuse_transforms, studied
-from hogwild.models.validation import first_parameter, large_features
+from hogwild.models.validation import (
+    first_parameter,
+    large_features,
+    opaque,
+    refuse_transforms,
+    studied,
+)
 from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
-from hogwild.solvers.adjoint import attach, differentiable
-from hogwild.solvers.loop import Solver, solve
+from hogwild.solvers.loop import Solver
 
 
 class Solving(TypedDict, total=False):
@@ -118,57 +119,26 @@ class ImplicitConv(Conv):
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         inputs = self.accept(inputs)
         refuse_transforms(self, inputs)
-        x, edge_attr = inputs.x, inputs.edge_attr
-
-        def checked(found: Solution) -> Tensor:
-            found.check(self.on_failure, cause=lambda: large_features(x=x, edge_attr=edge_attr))
-            return found.value
-
         with self._precise(inputs):
-            kernel = self.kernel(inputs)
-            if isinstance(kernel, EnergyKernel):
-                found = self.solver.run(kernel, self._start(kernel, h0))
-                h = checked(found)
-                if torch.is_grad_enabled():
-                    h = attach(
-                        h, kernel.sources, kernel.gradients, partial(self.posed_again, kernel),
-                        self.solver.adjoint, self.on_failure,
-                    )  # fmt: skip
-            else:
-                attached = self.problem(inputs)
-                with torch.no_grad():
-                    problem = attached.detach()
-                    start = self._start(problem, h0)
-                    start = problem.start().to(self.precision(x)) if start is None else start
-                    found = solve(problem, self.solver, start)
-                h = checked(found)
-                if torch.is_grad_enabled():
-                    h = differentiable(attached, h, self.solver.adjoint, self.on_failure)
-            h = h.mT.to(x.dtype)
-        if self.replicas is not None:
-            return Solution(h, found.status, found.iterations, found.residual)
-        return Solution(h[0], found.status[0], found.iterations[0], found.residual[0])
+            engine = engine_for(self.problem(inputs), self.solver)
+            found = engine.solve(self._start(engine.problem, h0))
+            features = {"x": inputs.x, "edge_attr": inputs.edge_attr}
+            found.check(self.on_failure, cause=lambda: large_features(**features))
+            h = found.value
+            if torch.is_grad_enabled():
+                h = engine.attach(h, self.on_failure)
+            h, one = h.mT.to(inputs.x.dtype), 0 if self.replicas is None else slice(None)
+        return Solution(h[one], found.status[one], found.iterations[one], found.residual[one])
 
     def require_level(self) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node can
         pose the problem itself while the features of its neighbours change, as they do above the
         first layer of a stack."""
 
-    def kernel(self, inputs: Inputs) -> EnergyKernel | str:
-        """The compiled solve of these inputs, or why there is none: torch solves then."""
-        return f"{type(self).__name__} has no compiled solve"
-
-    def posed_again(self, kernel: EnergyKernel, sources: Sequence[Tensor | None]) -> Problem:
-        """The problem of :meth:`kernel`, on torch, from :attr:`EnergyKernel.sources`."""
-        raise NotImplementedError(f"{type(self).__name__} has a kernel() and no posed_again()")
-
     def solver_path(self, inputs: Inputs) -> list[str]:
         inputs = self.accept(inputs)
         with self._precise(inputs), torch.no_grad():
-            kernel = self.kernel(inputs)
-        if isinstance(kernel, EnergyKernel):
-            return [f"compiled ({kernel.name})"]
-        return [f"torch: {kernel}"]
+            return [engine_for(self.problem(inputs), self.solver).path]
 
     def _precise(self, inputs: Inputs) -> AbstractContextManager[object]:
         """A context without autocast."""
@@ -217,7 +187,7 @@ class ImplicitConv(Conv):
         out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
         return out.expand(self.replicas or 1, -1, -1)
 
-    def _start(self, problem: Problem | EnergyKernel, h0: Tensor | None) -> Tensor | None:
+    def _start(self, problem: Problem, h0: Tensor | None) -> Tensor | None:
         """The user's starting point as [R, k, N]; ``None`` where the user gave none."""
         if h0 is None:
             return None
@@ -228,9 +198,7 @@ class ImplicitConv(Conv):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")
         return h0.contiguous()
 
-    def _embeddings(
-        self, name: str, h: Tensor, problem: Problem | EnergyKernel, dtype: torch.dtype
-    ) -> Tensor:
+    def _embeddings(self, name: str, h: Tensor, problem: Problem, dtype: torch.dtype) -> Tensor:
         """Check the user's embeddings [N, k] or [R, N, k] and return them as [R, k, N]."""
         n, k = problem.graph.num_nodes, self.hidden_channels
         allowed = [(n, k)] if self.replicas is None else [(n, k), (self.replicas, n, k)]

@@ -99,7 +99,7 @@ def build(
     norm: str | nn.Module | None,
     dropout: float,
 ) -> tuple[int, int | None, list[Layer]]:
-    """Build and test the layers; the arguments are those of :class:`Layers`.
+    """Build the layers; the arguments are those of :class:`Layers`.
 
     Returns:
         The width of the embeddings, the width of the edge features, and the layers.
@@ -142,7 +142,16 @@ def build(
             layer.norm = _norm(norm, width)
         parts = [type(part).__name__ for part in (layer.conv, layer.norm) if part is not None]
         layer.title = f"layer {i} ({', '.join(parts)})"
-        try_out(layer, width, edge_dim)
+        if any(getattr(part, "cached", False) for part in layer.modules()):
+            raise ConfigError(
+                f"{layer.title} was built with cached=True and would use the normalised weights of "
+                f"the first graph for every graph; expected cached=False (hogwild caches these "
+                f"weights for each graph)"
+            )
+        if any(nn.parameter.is_lazy(p) for p in layer.parameters()):
+            raise ConfigError(
+                f"{layer.title} does not know its input width yet; expected in_channels={width}"
+            )
     return width, edge_dim, stack
 
 
@@ -173,43 +182,6 @@ def _first(stack: list[Layer], attribute: str) -> int | None:
     """The first value that a convolution has for an attribute."""
     found = (getattr(layer.conv, attribute, None) for layer in stack)
     return next((value for value in found if value is not None), None)
-
-
-@torch.no_grad()
-def try_out(layer: Layer, k: int, edge_dim: int | None, replicas: int | None = None) -> None:
-    """Raise unless a layer maps width k to width k on a path of three nodes."""
-    name = layer.title if replicas is None else f"{layer.title}, {replicas} replicas at once,"
-    if any(getattr(part, "cached", False) for part in layer.modules()):
-        raise ConfigError(
-            f"{name} was built with cached=True and would use the normalised weights of the first "
-            f"graph for every graph; expected cached=False (hogwild caches these weights for each "
-            f"graph)"
-        )
-    if any(nn.parameter.is_lazy(p) for p in layer.parameters()):
-        raise ConfigError(f"{name} does not know its input width yet; expected in_channels={k}")
-    like = next((p for p in layer.parameters()), torch.empty(0))
-    index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]], device=like.device)
-    attr = None if edge_dim is None else like.new_ones(4, edge_dim)
-    x = like.new_ones(*([] if replicas is None else [replicas]), 3, k)
-    inputs = Inputs(x, index, attr)
-    fields = Fields.of(inputs, inputs.graph(), x)
-    advice = (
-        f"expected a layer from width {k} to width {k} that is called as layer(x, edge_index), "
-        f"optionally with edge_attr and edge_weight: an asynchronous node reads its neighbours' "
-        f"values of any layer. The encoder maps the features to width {k}, and the readout maps "
-        f"width {k} to predictions"
-    )
-    trial = copy.deepcopy(layer).eval()
-    try:
-        if replicas is None:
-            out = trial(x, fields)
-        else:
-            out = ensemble.apply(trial, lambda x: trial(x, fields), x)
-    except Exception as error:  # a foreign layer may raise anything
-        raise ConfigError(f"{name} raised on an input [3, {k}]: {error}; {advice}") from error
-    found = list(out.shape[-2:]) if isinstance(out, Tensor) else f"a {type(out).__name__}"
-    if found != [3, k]:
-        raise ConfigError(f"{name} maps [3, {k}] to {found}; {advice}")
 
 
 # -- without torch --------------------------------------------------------------------------------
@@ -319,8 +291,32 @@ class Layers(Conv):
         self.takes_edge_weight = any("edge_weight" in layer.reads for layer in stack)
         if replicas is not None:
             self.layers = cast("LayerList", ensemble.stack(self.layers, replicas))
-            for layer in layers_of(self.layers):
-                try_out(layer, k, edge_dim, replicas)
+        copy.deepcopy(self).eval().try_out()
+
+    @torch.no_grad()
+    def try_out(self) -> None:
+        """Raise unless every layer maps width k to width k on a path of three nodes."""
+        k, r = self.hidden_channels, self.replicas or 1
+        like = next(self.layers.parameters(), torch.empty(0))
+        index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]], device=like.device)
+        attr = None if self.edge_dim is None else like.new_ones(4, self.edge_dim)
+        inputs = Inputs(like.new_ones(3, k), index, attr)
+        fields = Fields.of(inputs, inputs.graph(), inputs.x)
+        advice = (
+            f"expected a layer from width {k} to width {k} that is called as layer(x, edge_index), "
+            f"optionally with edge_attr and edge_weight: an asynchronous node reads its "
+            f"neighbours' values of any layer. The encoder maps the features to width {k}, and the "
+            f"readout maps width {k} to predictions"
+        )
+        for i, layer in enumerate(layers_of(self.layers)):
+            name = layer.title + (f", {r} replicas at once," if self.replicas else "")
+            try:
+                out = self._layer(i, like.new_ones(r, 3, k), fields)
+            except Exception as error:  # a foreign layer may raise anything
+                message = f"{name} raised on an input [3, {k}]: {error}; {advice}"
+                raise ConfigError(message) from error
+            if tuple(out.shape) != (r, 3, k):
+                raise ConfigError(f"{name} maps [3, {k}] to {list(out.shape[1:])}; {advice}")
 
     @property
     def label(self) -> str:

@@ -4,15 +4,13 @@ r"""A stack of implicit layers: the solution of one layer is a feature of the ne
 
 Every layer of the stack, a *level*, is a one-hop problem. A stack can therefore run asynchronously
 with packets between neighbours: each level follows the solution of the level below while that
-solution still changes (:mod:`hogwild.rules.levels`). ``EnergyConv(rounds=...)`` instead nests
-several rounds of messages inside one convex energy, whose nodes would need packets from several
-hops away.
+solution still changes (:mod:`hogwild.rules.levels`).
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -44,21 +42,22 @@ class StackProblem:
 
     Attributes:
         first: The problem of level 0, detached from autograd.
-        widths: Width of every level's embeddings.
-        posed: For each level, the function that builds its problem from its inputs.
+        levels: The layers.
         inputs: The inputs of level 0.
-        replicated: Whether embeddings have a replica dimension.
     """
 
     first: Problem
-    widths: list[int]
-    posed: Sequence[Callable[[Inputs], Problem]]
+    levels: Sequence[ImplicitConv]
     inputs: Inputs
-    replicated: bool
 
     @property
     def graph(self) -> Graph:
         return self.first.graph
+
+    @property
+    def widths(self) -> list[int]:
+        """Width of every level's embeddings."""
+        return [level.hidden_channels for level in self.levels]
 
     @property
     def channels(self) -> int:
@@ -85,18 +84,18 @@ class StackProblem:
             x=beside(x, self._as_features(own)),
             heard=beside(x[..., source, :], self._as_features(heard)),
         )
-        return self.posed[level](inputs).detach()
+        return self.levels[level].problem(inputs).detach()
 
     def _as_features(self, h: Tensor) -> Tensor:
         """[R, k, n] -> [(R,) n, k], in the precision of the features."""
         h = h.mT.to(self.inputs.x.dtype)
-        return h if self.replicated else h[0]
+        return h[0] if self.levels[0].replicas is None else h
 
     @cached_property
     def begun(self) -> list[Problem]:
         """The problems of all levels at the starting point of asynchronous runs."""
         problems = [self.first]
-        for level in range(1, len(self.posed)):
+        for level in range(1, len(self.levels)):
             below = problems[-1].start()
             problems.append(self.pose(level, below, gather(below, self.graph.src)))
         return problems
@@ -193,9 +192,7 @@ class Stack(Conv):
         unchecked = [copy.copy(conv) for conv in self.convs]
         for conv in unchecked:
             conv.validate = False
-        widths = [conv.hidden_channels for conv in unchecked]
-        posed = [conv.problem for conv in unchecked]
-        return StackProblem(first, widths, posed, inputs, self.replicas is not None)
+        return StackProblem(first, unchecked, inputs)
 
     def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
         """The embeddings of every level, the lowest first. Every solve starts at ``h0`` [(R,) N,

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import AsynchronyError
@@ -32,10 +33,9 @@ from hogwild.models.program import (
     named,
 )
 
-_DRAWS = 3
-"""Permutations of the features on which a model is tested; the first is the identity."""
-_LARGE = 64
-"""Graphs with so many nodes get one permutation less."""
+_SAMPLES, _DRAWS = 64, 3
+"""Nodes on which a chain is tested, and permutations of the features on which any model is tested;
+the first is the identity. Chains on large graphs get fewer."""
 _EXPECTED = (
     "An asynchronous node knows only itself and its neighbours: expected norms of single nodes "
     "there (LayerNorm in mode 'node', BatchNorm in evaluation mode), and no pooling, attention or "
@@ -57,10 +57,11 @@ def layered(
     Raises:
         AsynchronyError: The program at a node is not a function of what the node knows.
     """
-    if any(isinstance(m, _BatchNorm) and m.training for m in program.model.modules()):
+    noisy = (part for part in program.model.modules() if isinstance(part, _BatchNorm | _DropoutNd))
+    if any(part.training for part in noisy):
         raise AsynchronyError(
-            f"{program.name} is in training mode, and a BatchNorm in training mode normalises over "
-            f"all nodes; call model.eval() before running it asynchronously"
+            f"{program.name} is in training mode, in which a BatchNorm reads all nodes and dropout "
+            f"is random; call model.eval() before running it asynchronously"
         )
     with torch.no_grad():
         mine = replace(fields, _kept={})  # what is kept here is detached
@@ -86,14 +87,14 @@ class _Trial:
         graph, random = self.graph, torch.Generator().manual_seed(0)
         n, device = graph.num_nodes, graph.src.device
         half = torch.randperm(n, generator=random)[: max(n // 2, 1)].to(device)
-        draws = [(self.fields, self.recorded)]
-        for _ in range(1, _DRAWS if n < _LARGE else 2):
+        draws, chain = [(self.fields, self.recorded)], self.program.layer is not None
+        for _ in range(1, min(-(-_SAMPLES // n), _DRAWS) if chain else _DRAWS):
             order = torch.argsort(
                 torch.rand(n, generator=random).to(device) + self.fields.nodes["batch"]
             )
             dealt = self.fields.changed(lambda _, x, order=order: x[order])  # type: ignore[misc]
             draws.append((dealt, Recorded.of(self.program, dealt)))
-        if self.program.layer is None:  # nothing lies between the levels of a chain
+        if not chain:  # nothing lies between the levels of a chain
             self._try_rows(draws[1:], random)
         self._try_stars((graph.everyone, graph.star(half)), draws)
 
@@ -109,12 +110,9 @@ class _Trial:
             what = "gives other predictions"
         else:
             return
-        mode = "evaluation"
-        if any(module.training for module in self.program.model.modules()):
-            mode = "training"
         raise AsynchronyError(
-            f"{self.program.name} is random: called twice on the same data in {mode} mode, "
-            f"it {what}. Expected a forward that is a function of the data: call model.eval(); "
+            f"{self.program.name} is random: called twice on the same data, it {what}. "
+            f"Expected a forward that is a function of the data: call model.eval(); "
             f"torch.nn.functional.dropout(x, p) also drops entries in evaluation mode, so write "
             f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
         )

@@ -19,8 +19,8 @@ from hogwild.graph.inputs import Inputs
 from hogwild.linalg.direct import resemble
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
-from hogwild.models.mode import evaluating
 from hogwild.models.stack import StackProblem
+from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model, runnable
 
 NUMBER = "graph_id"

@@ -26,10 +26,9 @@ from hogwild.models.base import Kind, Model
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.mode import uncompiled
 from hogwild.models.program import Differs, Fields, LayeredProblem, Program, Recorded
 from hogwild.models.trial import layered
-from hogwild.models.validation import require_finite
+from hogwild.models.validation import require_finite, uncompiled
 
 Head = Callable[[Any, Tensor], Tensor]
 """A function of the forward's output and the graph of each node [N] that returns predictions."""
@@ -125,17 +124,15 @@ class ForwardSignature:
         """The model's forward on these fields. On the user's data, errors of the forward are
         reported as errors of the data."""
         given = self._given(fields)
-        if self.whole:
-            return model(Data.from_dict(given))
         missing = sorted(self.required - given.keys())
-        if missing:
+        if missing and not self.whole:
             raise InputError(
                 f"{self.model}.forward needs {', '.join(missing)}, but the data has no such "
                 f"attribute with a row for each node or edge; expected data with these "
                 f"attributes, or wrap(model, arguments={{'{missing[0]}': 'name in the data'}})"
             )
         try:
-            return model(**given)
+            return model(Data.from_dict(given)) if self.whole else model(**given)
         except (HogwildError, Differs):
             raise
         except Exception as error:
@@ -145,7 +142,7 @@ class ForwardSignature:
             shapes = [f"{name} {list(v.shape)} {v.dtype}" for name, v in tensors.items()]
             optional = sorted(tensors.keys() - self.required - {"batch"})
             hint = ""
-            if optional:
+            if optional and not self.whole:
                 needed = [name for name in self.names if name in self.required]
                 hint = (
                     f". If it was trained without {' and '.join(optional)}, use wrap(model, "

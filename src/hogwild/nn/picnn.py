@@ -34,7 +34,8 @@ convex.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -165,29 +166,25 @@ class PICNN(nn.Module):
                 wz = self.wz[i - 1]
                 wz.copy_(_inverse_softplus((0.5 + torch.rand_like(wz)) / wz.size(-1)))
 
-    def context(self, slots: Sequence[Slot], dtype: torch.dtype | None = None) -> Context:
+    def every_parameter(self) -> list[Tensor]:
+        """All parameters in their order, also those that torch computes (pruning,
+        parametrisations). ``parameters()`` takes longer than a small solve."""
+        groups = (self.feature_weight, self.feature_bias, self.wy, self.wz)
+        return [p for group in groups for p in items(group)]
+
+    def context(self, slots: Sequence[Slot]) -> Context:
         """The network with its features filled in: the part that no iteration of a solve
         changes."""
-        return self.parameters_of(dtype).context(slots)
-
-    def parameters_of(
-        self, dtype: torch.dtype | None = None, given: Iterator[Tensor] | None = None
-    ) -> PICNNParameters:
-        """All parameters, [B, …] in the solver's dtype; or the next ones of ``given`` in their
-        place and order."""
+        lead = len(self.batch_shape)
 
         def flat(parameters: nn.ParameterList) -> list[Tensor]:
-            # Not the list's own iterator, which looks every parameter up by its number's name.
-            own = [p for p in parameters._parameters.values() if p is not None]
-            found: list[Tensor] = [*own] if given is None else [next(given) for _ in own]
-            lead = len(self.batch_shape)
-            flattened = [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in found]
-            return flattened if dtype is None else [p.to(dtype) for p in flattened]
+            own = items(parameters)
+            return [p.flatten(0, lead - 1) if lead else p.unsqueeze(0) for p in own]
 
         return PICNNParameters(
             flat(self.feature_weight), flat(self.feature_bias), flat(self.wy), flat(self.wz),
             self.mask, self.act, self.gate,
-        )  # fmt: skip
+        ).context(slots)  # fmt: skip
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         out = self.at(x).forward(self.columns(y)).value.mT
@@ -214,6 +211,19 @@ class PICNN(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.convex_channels}, {self.channels}, act={self.act.name}"
+
+
+def items(group: nn.ParameterList) -> list[Tensor]:
+    """The parameters in a list, also those that torch computes from others. The list's own iterator
+    looks every parameter up by its number's name, which takes longer."""
+    found = group._parameters
+    plain = list(found) == _names(len(group))
+    return [p for p in found.values() if p is not None] if plain else list(group)
+
+
+@cache
+def _names(count: int) -> list[str]:
+    return [str(i) for i in range(count)]
 
 
 def _inverse_softplus(x: Tensor) -> Tensor:

@@ -23,12 +23,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph import Graph
-from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Hessian, Tangent
-from hogwild.linalg.solution import Solution
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.ops import Array
 from hogwild_node.star import Star
@@ -71,31 +68,6 @@ class Evaluation(ABC):
         return self.hessian()
 
 
-@dataclass(frozen=True, eq=False)
-class Recipe:
-    """What a layer makes compiled solves of.
-
-    Attributes:
-        graph: The graph of the problem.
-        inputs: The inputs as the layer has read them, with standardised features.
-        make: The compiled solve of such inputs, or of some of their nodes and edges; or why there
-            is none.
-    """
-
-    graph: Graph
-    inputs: Inputs
-    make: Callable[[Inputs], EnergyKernel | str]
-
-    def kernel(self, problem: Solvable) -> EnergyKernel | str:
-        """The compiled solve of the problem that the layer built, and of no other problem."""
-        if problem.graph is not self.graph:
-            return "the problem is on some of the graphs that the layer has read"
-        found = self.make(self.inputs)
-        if isinstance(found, EnergyKernel) and found.replicas != problem.replicas:
-            return "the problem has some of the layer's replicas"
-        return found
-
-
 class Solvable(OnGraph, ABC):
     """The interface for solvers: independent problems on R replicas × G graphs.
 
@@ -104,7 +76,8 @@ class Solvable(OnGraph, ABC):
     """
 
     graph: Graph
-    recipe: Recipe | None = None
+    widths: tuple[int, int] | None = None
+    """How many numbers describe a node and an edge, where the model that built the problem says."""
 
     @property
     @abstractmethod
@@ -152,19 +125,18 @@ class Solvable(OnGraph, ABC):
         return sub, nodes
 
     def map(self, fn: Callable[[Array], Array]) -> Self:
-        """Apply a function to every array. The result has no compiled solve: it may have other
-        numbers."""
         out = super().map(fn)
-        if out.recipe is not None:
-            out.recipe = None
+        out.widths = self.widths
         return out
 
     def detach(self) -> Self:
         """The same problem, detached from autograd."""
-        out = self.map(Tensor.detach)
-        if self.recipe is not None:
-            out.recipe = self.recipe
-        return out
+        return self.map(Tensor.detach)
+
+    @property
+    def sources(self) -> tuple[Tensor | None, ...]:
+        """The tensors of which a solution has gradients."""
+        return tuple(x for x, _ in arrays(self) if x.requires_grad)
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
         """Copies of some nodes and edges as a problem on another graph, with the constants of the
@@ -185,16 +157,12 @@ class Solvable(OnGraph, ABC):
         out.graph = graph
         return out
 
-    def kernel(self) -> EnergyKernel | str:
-        """The compiled solve of this problem, or why there is none."""
-        if self.recipe is None:
-            return f"{type(self).__name__} has no compiled solve"
-        return self.recipe.kernel(self)
-
     @property
-    def described(self) -> tuple[int, int]:
+    def numbers_per_node_and_edge(self) -> tuple[int, int]:
         """How many numbers describe a node and an edge to somebody who knows the model; by default
         those that the problem holds of one replica."""
+        if self.widths is not None:
+            return self.widths
         every = list(arrays(self))
         width = {
             what: sum(_numbers(x, self.replicas) for x, over in every if over == what)
@@ -359,21 +327,6 @@ class Objective(Distributed, CertifiedObjective):
         """Whether the Hessian has no positive entry off its diagonal. Parts of a graph that solve
         for themselves then converge in any order and with any bounded delays."""
         return False
-
-    def descend(self, h0: Tensor, atol: float, rtol: float, max_iter: int) -> Solution | None:
-        """The solution from ``h0`` by :class:`~hogwild.solvers.TripleMomentum`, where the problem
-        has a faster way to take all its steps than one after the other; otherwise ``None``."""
-        return None
-
-    @property
-    def has_cotangents(self) -> bool:
-        """Whether :meth:`cotangents` has a closed form. Otherwise autograd computes the same."""
-        return False
-
-    def cotangents(self, h: Tensor, dual: Tensor) -> Self:
-        r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all tensors that need
-        one, as a problem whose tensors they are; h and λ are [R, k, N]."""
-        raise NotImplementedError(f"{type(self).__name__} has no cotangents in closed form")
 
     @property
     @abstractmethod

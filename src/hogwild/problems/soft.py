@@ -8,22 +8,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.engines.soft import SoftRows, compiled
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian
-from hogwild.linalg.solution import Solution
 from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature
 from hogwild_node.tree import FIXED, SHARED, over
-
-MODERATE = 1e4
-"""The largest condition number for which linear systems are solved by iterations."""
-MOST_PRODUCTS = 10_000
-"""Products with a Hessian after which conjugate gradients give a graph up."""
-ROUNDING = 8.0
-r"""Rounding of a residual :math:`b - H x` at most, in units of :math:`L \|x\|` times the machine's
-precision: up to 2.6 in trials without a record."""
 
 
 @dataclass
@@ -38,7 +28,6 @@ class SoftProblem(Objective):
     local: Soft = over(SHARED)  # its own fields say what belongs to nodes and edges
     condition: float = over(FIXED)  # κ, the bound that the layer promises
     has_blocks = True
-    has_cotangents = True
 
     @property
     def replicas(self) -> int:
@@ -57,11 +46,6 @@ class SoftProblem(Objective):
         start: Tensor = self.local.anchor.clone()  # a run may write into it
         return start
 
-    @property
-    def rows(self) -> SoftRows:
-        """The problem as compiled code and GPUs solve it."""
-        return SoftRows(self.graph, self.local, self.condition, self.lipschitz())
-
     def evaluate(self, h: Tensor) -> SoftEvaluation:
         return SoftEvaluation(self, h)
 
@@ -79,22 +63,6 @@ class SoftProblem(Objective):
         own = zero.index_add(1, graph.dst, by_head(p.here, slope).mT) @ p.receiver
         out = own + zero.index_add(1, graph.src, by_head(p.there, slope).mT) @ p.sender
         return out.mT
-
-    def descend(self, h0: Tensor, atol: float, rtol: float, max_iter: int) -> Solution | None:
-        rows, start = self.rows, h0.detach().mT
-        native = compiled(start)
-        if native is not None:
-            return rows.compiled(native, start, None, atol=atol, rtol=rtol, most=max_iter)
-        if not start.is_cuda or not rtol:  # no number of steps reaches an absolute tolerance surely
-            return None
-        y, gradient, count = rows.steps(start, rtol, max_iter)
-        residual, limit = self.graph.norm(gradient.mT), atol + rtol * self.size_of(y.mT)
-        steps = torch.full(residual.shape, count, device=y.device)
-        return Solution.of(y.mT, residual, limit, steps)
-
-    def cotangents(self, h: Tensor, dual: Tensor) -> SoftProblem:
-        found = self.rows.cotangents(h.mT.contiguous(), dual.mT.contiguous())
-        return SoftProblem(self.graph, found, self.condition)
 
     def size_of(self, h: Tensor) -> Tensor:
         r""":math:`\beta \max |g| + L \max |h|`: the size of the terms that cancel in the gradient,
@@ -212,22 +180,6 @@ class SoftHessian(Hessian):
         along, bend = self._curvatures
         alone: Tensor = p.local.beta * v + u.mT @ (bend * (u @ v))
         return alone + p.back(along * p.arguments(v))
-
-    def iterate(self, rhs: Tensor, rtol: float) -> Solution | None:
-        if self.problem.condition > MODERATE:
-            return None
-        rows, at, b = self.problem.rows, self.h.mT, rhs.mT
-        native = compiled(b)
-        if native is not None:
-            return rows.compiled(native, at, b, rtol=rtol, most=MOST_PRODUCTS)
-        if not b.is_cuda or not rtol:
-            return None
-        x, left, count = rows.chebyshev(at, b, rtol)
-        graph = self.graph
-        norm, right, size = (graph.dot(v, v).sqrt() for v in (left.mT, rhs, x.mT))
-        rounding = ROUNDING * torch.finfo(rhs.dtype).eps * self.problem.lipschitz()
-        limit = rtol * right + rounding * size
-        return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
 
     def diagonal(self) -> None:
         """``None``: no preconditioner. The condition number is known and moderate, and k × k blocks

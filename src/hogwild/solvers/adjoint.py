@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,7 +39,6 @@ from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
 from hogwild.ops import all_finite, precise
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild_node.tree import arrays
 
 Backward = Callable[[Tensor, Tensor], tuple[Solution, tuple[Tensor | None, ...]]]
 """From the solution and :math:`\\partial L / \\partial h^*` [R, k, N] to how the adjoint solve
@@ -49,6 +48,10 @@ Build = Callable[[Sequence[Tensor | None]], Problem]
 Solve = Callable[[Tensor, bool], Solution]
 """The solution of the transposed system :math:`(\\partial g / \\partial h)^\\top \\lambda = v`
 (true), or of the system itself (false)."""
+
+Systems = Callable[[Problem, Tensor], Solve]
+"""The linear systems of a detached problem at its solution h."""
+P = TypeVar("P", bound=Problem)
 
 
 @dataclass(frozen=True)
@@ -107,21 +110,7 @@ def differentiable(
     """
     h, adjoint = h.detach(), adjoint or Adjoint()
     linear, rtol = adjoint.linear, adjoint.tolerance(h.dtype)
-    sources = [x for x, _ in arrays(problem) if x.requires_grad]
-
-    def build(tensors: Sequence[Tensor | None]) -> Problem:
-        left = iter(tensors)
-        return problem.map(lambda x: next(left) if x.requires_grad else x)
-
-    if isinstance(problem, Objective) and problem.has_cotangents:
-        detached = problem.detach()
-
-        def closed(h: Tensor, grad: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
-            found = linear.solve(detached.evaluate(h).hessian(), grad, rtol)
-            pairs = zip(arrays(problem), arrays(problem.cotangents(h, -found.value)), strict=True)
-            return found, tuple(y for (x, _), (y, _) in pairs if x.requires_grad)
-
-        return attach(h, sources, closed, build, adjoint, on_failure) if sources else h
+    sources = problem.sources
     if isinstance(problem, Objective):
         at = problem.evaluate(h)  # the Hessian uses its intermediate results, too
         residual = at.gradient
@@ -144,9 +133,17 @@ def differentiable(
         found = dual(grad)
         return found, (-found.value, *[None] * len(sources))
 
+    require_one_of(ON_FAILURE, on_failure=on_failure)
     return attach(
-        h, (residual, *sources), backward, lambda tensors: build(tensors[1:]), adjoint, on_failure
-    )
+        h, (residual, *sources), backward, lambda given: rebuilt(problem, sources, given[1:]),
+        adjoint.at, on_failure,
+    )  # fmt: skip
+
+
+def rebuilt(problem: P, sources: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> P:
+    """The problem that has these tensors in place of its sources."""
+    known = {id(x): y for x, y in zip(sources, given, strict=True) if x is not None}
+    return problem.map(lambda x: known.get(id(x), x))
 
 
 def attach(
@@ -154,12 +151,12 @@ def attach(
     tensors: Sequence[Tensor | None],
     backward: Backward,
     build: Build,
-    adjoint: Adjoint,
+    systems: Systems,
     on_failure: str,
 ) -> Tensor:
     """The solution ``h`` as a function of ``tensors``, whose gradients ``backward`` computes.
-    Derivatives of higher order are those of the problem that ``build`` makes of the tensors."""
-    require_one_of(ON_FAILURE, on_failure=on_failure)
+    Derivatives of higher order are those of the problem that ``build`` makes of the tensors;
+    ``systems`` are its linear systems."""
 
     def residual(h: Tensor, *tensors: Tensor | None) -> Tensor:
         found = build(tensors).residual(h)
@@ -167,7 +164,7 @@ def attach(
         return found
 
     def solver(h: Tensor, *tensors: Tensor | None) -> Solve:
-        return adjoint.at(build(tensors).detach(), h)
+        return systems(build(tensors).detach(), h)
 
     out: Tensor = applied(_Attach, h, _Implicit(residual, solver, on_failure, backward), *tensors)
     return out

@@ -15,7 +15,6 @@ from typing import ClassVar, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import EnergyKernel
 from hogwild.errors import ConfigError, is_number, require_integer
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
@@ -115,15 +114,6 @@ class Solver(ABC, Generic[P]):
         if self.tolerances(h.dtype)[1]:
             graphs["scale"] = problem.size(h, image)
         return State({"h": h, "image": image}, graphs)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether :meth:`run` exists: whether the compiled library has this method."""
-        return False
-
-    def run(self, kernel: EnergyKernel, h0: Tensor | None) -> Solution:
-        """Solve a problem with the compiled library, from ``h0`` [R, k, N]; ``None``: from zero."""
-        raise NotImplementedError(f"{type(self).__name__} is not compiled")
 
     def whole(self, problem: P, h0: Tensor) -> Solution | None:
         """The solution from ``h0``, where the solver has a way of its own; ``None``: by steps."""

@@ -73,7 +73,7 @@ class TripleMomentum(Solver[Objective]):
                 atol=self.atol, rtol=self.rtol, linear=self.linear, adjoint_rtol=self.adjoint_rtol
             )
             return solve(problem, newton, h0)
-        return problem.descend(h0, *self.tolerances(h0.dtype), self.max_iter)
+        return None
 
     def init(self, problem: Objective, h: Tensor) -> State:
         large, least = problem.lipschitz(), problem.convexity()

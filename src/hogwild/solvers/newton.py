@@ -23,10 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import EnergyKernel
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.operator import Hessian
-from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Objective
 from hogwild.solvers.loop import Solver, State
 from hogwild.solvers.search import search
@@ -54,15 +52,6 @@ class Newton(Solver[Objective]):
     max_backtracks: int = 40
     patience: int = 20
     least = {"max_backtracks": 1, "patience": 0}  # noqa: RUF012
-
-    @property
-    def compiles(self) -> bool:
-        # A subclass may change any step of the method.
-        return type(self) is Newton and self.linear != "cg"
-
-    def run(self, kernel: EnergyKernel, h0: Tensor | None) -> Solution:
-        limits = self.tolerances(torch.float64)
-        return kernel.solve(h0, *limits, self.max_iter, self.max_backtracks, self.patience)
 
     def init(self, problem: Objective, h: Tensor) -> State:
         state = self.objective_state(problem, h, problem.evaluate(h))

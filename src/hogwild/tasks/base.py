@@ -119,6 +119,8 @@ class Task:
     graphs: list[Data]
     fixed: Split | None = None
     """The only split, where one was published or folds make no sense."""
+    moments: int = 1
+    """Graphs in a sequence; every fold holds whole sequences, which follow one another."""
     strata: Tensor | None = None
     """[G] classes that every fold holds in equal shares; ``None``: folds ignore classes."""
 
@@ -146,14 +148,16 @@ class Task:
                     f"which has one fixed split; expected neither"
                 )
             return [self.fixed]
-        return cross_validation(
-            len(self.graphs),
-            10 if folds is None else folds,
-            seed,
-            self.strata,
-            validation=validation,
-            name=self.name,
-        )
+        count, here = len(self.graphs) // self.moments, torch.arange(self.moments)
+        found = cross_validation(
+            count, 10 if folds is None else folds, seed, self.strata,
+            validation=validation, name=self.name,
+        )  # fmt: skip
+        parts = ((split.train, split.val, split.test) for split in found)
+        return [
+            Split(*((self.moments * part[:, None] + here).flatten() for part in each))
+            for each in parts
+        ]
 
     def loss(self, out: Tensor, data: Batch, mask: Tensor | None = None) -> Tensor:
         """The loss that training minimises.
@@ -221,17 +225,12 @@ class Task:
                 f"out has shape {tuple(out.shape)}; expected [{rows}, {c}] or [R, {rows}, {c}], a "
                 f"prediction for every {kind} of the batch"
             )
-        if mask is None:
-            return
-        lead = tuple(mask.shape[:-1])
-        if (
-            mask.dtype != torch.bool
-            or mask.dim() not in (1, 2)
-            or mask.size(-1) != data.num_graphs
-            or (lead and out.dim() == 3 and lead != (out.size(0),))
-        ):
-            replicas = out.size(0) if out.dim() == 3 else "R"
+        replicas = out.size(0) if out.dim() == 3 else None
+        allowed = {(data.num_graphs,), (replicas, data.num_graphs)}
+        if mask is not None and replicas is None and mask.dim() == 2:
+            allowed.add((mask.size(0), data.num_graphs))
+        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) not in allowed):
             raise InputError(
                 f"mask is {mask.dtype} of shape {tuple(mask.shape)}; expected bool "
-                f"[{data.num_graphs}] or [{replicas}, {data.num_graphs}]: which graphs count"
+                f"[{data.num_graphs}] or [{replicas or 'R'}, {data.num_graphs}]: which graphs count"
             )

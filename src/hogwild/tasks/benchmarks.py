@@ -3,32 +3,24 @@ r"""The paper's benchmark sets, and where data sets lie.
 ``$HOGWILD_DATA`` is only read, ``$HOGWILD_CACHE`` (default ``~/.cache/hogwild``) holds downloaded
 and processed files.
 
-**MUTAG and PROTEINS**, one class a graph, from the TUDataset collection.
-
-**Data.** MUTAG: 188 nitroaromatic compounds, atoms one-hot [n, 7], mutagenic or not. PROTEINS:
-1,113 proteins, type of secondary structure one-hot [n, 3], enzyme or not.
-
-**Protocol.** 10 folds, stratified by class; accuracy on the held-out fold (× 5 seeds of the
-parameters in the paper). **Loss** cross-entropy of two logits (the paper's last layers are
+**MUTAG and PROTEINS**, one class a graph, from the TUDataset collection
+(``TUDataset/MUTAG/raw/MUTAG_A.txt`` and so on). MUTAG: 188 nitroaromatic compounds, atoms one-hot
+[n, 7], mutagenic or not. PROTEINS: 1,113 proteins, type of secondary structure one-hot [n, 3],
+enzyme or not. **Protocol.** 10 folds, stratified by class; accuracy on the held-out fold (× 5 seeds
+of the parameters in the paper). **Loss** cross-entropy of two logits (the paper's last layers are
 (4, 4, number of classes)). **Metric** accuracy.
 
-**Files.** ``$HOGWILD_DATA/TUDataset/MUTAG/raw/MUTAG_A.txt`` and so on, or PyG's download.
+**PPI** (Hamilton et al., 2017; ``PPI/raw/train_graph.json``, ``train_feats.npy``,
+``train_labels.npy``, ``train_graph_id.npy``, the same for ``valid`` and ``test``): 121 yes-or-no
+questions about every protein of 24 interaction networks, features [n, 50]. **Protocol.** The
+published split: 20 networks to train on, 2 to validate, 2 to test. **Loss** binary cross-entropy,
+mean over nodes and labels. **Metric** micro-F1 over all test nodes and labels together; a logit
+above 0 means yes.
 
-**PPI**: 121 yes-or-no questions about every protein of 24 interaction networks.
-
-**Data.** PyG's ``PPI`` (Hamilton et al., 2017): features [n, 50], labels [n, 121].
-
-**Protocol.** The published split: 20 networks to train on, 2 to validate, 2 to test. **Loss**
-binary cross-entropy, mean over nodes and labels. **Metric** micro-F1 over all test nodes and labels
-together; a logit above 0 means yes.
-
-**Files.** ``$HOGWILD_DATA/PPI/raw/train_graph.json``, ``train_feats.npy``, ``train_labels.npy``,
-``train_graph_id.npy``, the same for ``valid`` and ``test``; or PyG's download.
-
-**Peptides-func and Peptides-struct** of the Long Range Graph Benchmark (Dwivedi et al., 2022).
-
-**Data.** The same 15,535 peptides, 150.94 heavy atoms on average; an atom has nine categories, a
-bond three, numbered as OGB's ``atom_to_feature_vector`` and ``bond_to_feature_vector`` do:
+**Peptides-func and Peptides-struct** of the Long Range Graph Benchmark (Dwivedi et al., 2022;
+``peptides-func/raw/{train,val,test}.pt``, ``peptides-struct`` likewise). The same 15,535 peptides,
+150.94 heavy atoms on average; an atom has nine categories, a bond three, numbered as OGB's
+``atom_to_feature_vector`` and ``bond_to_feature_vector`` do:
 
 ========  =======================================================================  ==============
           feature (number of OGB's categories)                                     in OGB
@@ -41,17 +33,13 @@ bonds     type (5), stereo (6), conjugated (2)                                  
 
 Features are one-hot, feature after feature: a column for each category that occurs in the data set
 and none for a feature that never varies (31 and 5 columns: radical electrons and stereo never
-vary).
-
-**Protocol.** The published split, 10,873 / 2,331 / 2,331 (training, validation, test graphs in this
-order). *Func*: ten labels a peptide; loss binary cross-entropy; metric average precision, mean over
-labels. *Struct*: eleven properties, standardised as LRGB stores them; loss mean squared error, as
-the paper says of all regressions (LRGB trains on absolute errors); metric mean absolute error.
-
-**Files.** ``$HOGWILD_DATA/peptides-func/raw/{train,val,test}.pt`` (``peptides-struct`` likewise) as
-PyG's ``LRGBDataset`` reads them; for func also ``$HOGWILD_DATA/peptides-func/peptides_func.npz``, a
-compact copy: ``x`` [N, 9], ``bonds`` [M, 2] each named once, ``bond_attr`` [M, 3], ``num_nodes``
-and ``num_bonds`` [G], ``y`` [G, 10], and the graph numbers ``train``, ``val``, ``test``.
+vary). **Protocol.** The published split, 10,873 / 2,331 / 2,331 (training, validation, test graphs
+in this order). *Func*: ten labels a peptide; loss binary cross-entropy; metric average precision,
+mean over labels. *Struct*: eleven properties, standardised as LRGB stores them; loss mean squared
+error, as the paper says of all regressions (LRGB trains on absolute errors); metric mean absolute
+error. For func also ``peptides-func/peptides_func.npz``, a compact copy: ``x`` [N, 9], ``bonds``
+[M, 2] each named once, ``bond_attr`` [M, 3], ``num_nodes`` and ``num_bonds`` [G], ``y`` [G, 10],
+and the graph numbers ``train``, ``val``, ``test``.
 """
 
 from __future__ import annotations
@@ -135,21 +123,18 @@ def prepared(
     start together never read half-written files. It is built again when the raw files change.
     """
     home, root = data_home(), cache_home() / what
-    given = home / source if home is not None and (home / source).is_dir() else None
-    if given is not None:
-        for name in files:
-            if not (given / name).is_file():
-                raise absent(what, f"{source}/{name}", "the folder is there without this file")
+    given = None if home is None or not (home / source).is_dir() else home / source
     if given is None and not root.is_dir() and not download:
         raise absent(what, source, "nothing was downloaded before")
+    for name in files:
+        if given is not None and not (given / name).is_file():
+            raise absent(what, f"{source}/{name}", "the folder is there without this file")
     if not root.is_dir() or (given is not None and not _same(given, root / raw)):
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root.parent) as folder:
             built = Path(folder) / what
             if given is not None:
-                (built / raw).mkdir(parents=True)
-                for file in given.iterdir():
-                    shutil.copy2(file, built / raw)
+                shutil.copytree(given, built / raw)
             try:
                 load(built)
             except OSError as error:
@@ -181,17 +166,11 @@ class TUTask(Task):
 
     def __init__(self, *, download: bool = True) -> None:
         def load(root: Path) -> TUDataset:
-            return TUDataset(str(root), self.dataset)
+            return TUDataset(str(root), name)
 
-        parts = ("A", "graph_indicator", "graph_labels", "node_labels")
-        data = prepared(
-            self.dataset,
-            f"TUDataset/{self.dataset}/raw",
-            [f"{self.dataset}_{part}.txt" for part in parts],
-            f"{self.dataset}/raw",
-            load,
-            download=download,
-        )
+        name, parts = self.dataset, ("A", "graph_indicator", "graph_labels", "node_labels")
+        files, source = [f"{name}_{part}.txt" for part in parts], f"TUDataset/{name}/raw"
+        data = prepared(name, source, files, f"{name}/raw", load, download=download)
         self.in_channels, self.out_channels = data.num_node_features, data.num_classes
         self.graphs = [Data(x=g.x.float(), edge_index=g.edge_index, y=g.y) for g in data]
         self.strata = torch.cat([g.y for g in self.graphs])
@@ -253,14 +232,11 @@ class Peptides(Task):
         bonds = one_hot(torch.cat([g.edge_attr for g in graphs]), BOND)
         self.in_channels, self.edge_dim = atoms.size(1), bonds.size(1)
         self.out_channels = graphs[0].y.size(1)
-        rows = zip(
-            graphs,
-            atoms.split([g.num_nodes for g in graphs]),
-            bonds.split([g.num_edges for g in graphs]),
-            strict=True,
-        )
+        x = atoms.split([g.num_nodes for g in graphs])
+        attr = bonds.split([g.num_edges for g in graphs])
         self.graphs = [
-            Data(x=x, edge_index=g.edge_index, edge_attr=e, y=g.y.float()) for g, x, e in rows
+            Data(x=x[i], edge_index=g.edge_index, edge_attr=attr[i], y=g.y.float())
+            for i, g in enumerate(graphs)
         ]
         self.fixed = published([len(part) for part in parts])
 

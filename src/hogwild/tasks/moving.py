@@ -27,7 +27,7 @@ from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RMSE
-from hogwild.tasks.base import Split, Task, cross_validation
+from hogwild.tasks.base import Task
 from hogwild.tasks.benchmarks import absent, data_home
 from hogwild.tasks.coordinates import Coordinates
 from hogwild.tasks.synthetic import connected, near, radius_of
@@ -36,28 +36,12 @@ from hogwild.tasks.synthetic import connected, near, radius_of
 class Sequences(Task):
     """A task whose graphs are the moments of sequences, one sequence after the other."""
 
-    moments: int
-
     def sequence(self, number: int) -> list[Data]:
         """The moments of a sequence, in order."""
         count = len(self.graphs) // self.moments
         if not 0 <= number < count:
             raise ConfigError(f"sequence {number} was asked for; expected 0 to {count - 1}")
         return self.graphs[number * self.moments : (number + 1) * self.moments]
-
-    def splits(
-        self, folds: int | None = None, seed: int = 0, *, validation: bool = False
-    ) -> list[Split]:
-        """Folds of whole sequences; the arguments are those of :meth:`Task.splits`."""
-        count = len(self.graphs) // self.moments
-        found = cross_validation(
-            count, 10 if folds is None else folds, seed, validation=validation, name=self.name
-        )
-        here = torch.arange(self.moments)
-        return [
-            Split(*((self.moments * part[:, None] + here).flatten() for part in parts))
-            for parts in ((split.train, split.val, split.test) for split in found)
-        ]
 
 
 class MovingSource(Sequences):

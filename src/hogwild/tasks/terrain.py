@@ -118,37 +118,33 @@ def resize(images: np.ndarray, side: int) -> np.ndarray:
 
 def idx(name: str, download: bool = True) -> np.ndarray:
     """One of MNIST's files, from ``$HOGWILD_DATA``, the cache or the network, checked."""
-    file = f"{name}-ubyte.gz"
-    home = data_home()
-    for folder in ([] if home is None else [home]) + [cache_home()]:
-        path = folder / FOLDER / file
+    file = f"{FOLDER}/{name}-ubyte.gz"
+    home, cached = data_home(), cache_home() / file
+    for path in ([] if home is None else [home / file]) + [cached]:
         if path.is_file():
             return parse(_checked(name, path.read_bytes(), str(path)))
     if not download:
-        raise absent("MNIST", f"{FOLDER}/{file}", "nothing was downloaded before")
-    url = f"{MIRROR}/{file}"
+        raise absent("MNIST", file, "nothing was downloaded before")
+    url = f"{MIRROR}/{cached.name}"
     try:
         with urllib.request.urlopen(url, timeout=60) as reply:
             packed = reply.read()
     except OSError as error:
-        raise absent("MNIST", f"{FOLDER}/{file}", f"downloading {url} failed ({error})") from error
+        raise absent("MNIST", file, f"downloading {url} failed ({error})") from error
     raw = _checked(name, packed, url)
-    write_atomically(cache_home() / FOLDER / file, packed)
+    write_atomically(cached, packed)
     return parse(raw)
 
 
 def _checked(name: str, packed: bytes, where: str) -> bytes:
     try:
         raw = gzip.decompress(packed)
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error):
+        raw = b""
+    if hashlib.sha256(raw).hexdigest() != SHA256[name]:
         raise DataError(
-            f"{where} is damaged ({error}); expected MNIST's {name}: remove it"
-        ) from error
-    found = hashlib.sha256(raw).hexdigest()
-    if found != SHA256[name]:
-        raise DataError(
-            f"{where} holds SHA-256 {found}; expected {SHA256[name]}, MNIST's {name}: it is "
-            f"another data set or damaged; remove it"
+            f"{where} is damaged or another data set; expected MNIST's {name}, with SHA-256 "
+            f"{SHA256[name]}: remove it"
         )
     return raw
 

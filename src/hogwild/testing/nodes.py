@@ -53,13 +53,6 @@ def _error(problem: Any, h: Tensor) -> float:
     return float((h - answer).abs().max() / answer.abs().max())
 
 
-def _undirected(sizes: list[int], seed: int) -> Graph:
-    """Random graphs in which every edge has a reverse edge."""
-    graph = random_graph(sizes, seed=seed)
-    both = torch.cat([torch.stack([graph.src, graph.dst]), torch.stack([graph.dst, graph.src])], 1)
-    return Graph.of(torch.unique(both, dim=1), graph.num_nodes, graph.batch)
-
-
 def synchronous(rule: Rule, graph: Graph, h: Tensor, updates: int) -> Tensor:
     """The embeddings [R, k, N] after so many updates of all nodes, which begin at ``h`` [R, k, N].
     A rule with letters needs a reverse edge for every edge."""
@@ -90,16 +83,18 @@ def check_rule(
         ticks: Ticks of simulation after which the answer must be there.
         rtol: Allowed relative error of the answer.
     """
-    graph = _undirected([1, 2, 5, 9], seed=0)
+    graph = random_graph([1, 2, 5, 9])
     problem = _problem(kind, graph)
     everyone, edges = graph.everyone, graph.num_edges
     start = problem.start()
 
     rule = make(problem)
     letters = rule.begin(start.clone(), everyone.current(start))
-    if rule.letter:
+    if rule.letter_width:
         assert letters is not None, "the rule declares letters, but begin() returns none"
-        assert letters.shape == (2, rule.letter, edges), "letters do not have the declared shape"
+        assert letters.shape == (2, rule.letter_width, edges), (
+            "letters do not have the declared shape"
+        )
     else:
         assert letters is None, "the rule declares no letters, but begin() returns some"
 
@@ -157,7 +152,7 @@ def check_executor(
         rtol: Allowed relative error of the answer.
         repeats: Whether the same seed must give the same bits.
     """
-    graph = _undirected([1, 3, 6], seed=2)
+    graph = random_graph([1, 3, 6], seed=2)
     for kind, names in (("objective", ("gradient", "messages")), ("fixed-point", ("fixed-point",))):
         problem = _problem(kind, graph)
         for name in names:

@@ -117,25 +117,18 @@ def load(folder: str | Path, model: nn.Module | None = None) -> Checkpoint:
     return Checkpoint(tensors, extra)
 
 
-@torch.no_grad()
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Put tensors into a model, all of them or none."""
-    own = model.state_dict()
-    missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    wrong = [
-        f"{k} {list(tensors[k].shape)} instead of {list(own[k].shape)}"
-        for k in sorted(own.keys() & tensors.keys())
-        if own[k].shape != tensors[k].shape
-    ]
-    if missing or unknown or wrong:
-        parts = (("missing", missing), ("unknown", unknown), ("of another shape", wrong))
-        what = "; ".join(f"{name}: {', '.join(v[:3])}" for name, v in parts if v)
+    own = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    wrong = sorted(name for name in own | given if own.get(name) != given.get(name))
+    if wrong:
+        what = ", ".join(f"{k} {given.get(k)} instead of {own.get(k)}" for k in wrong[:3])
         raise CheckpointError(
             f"{where} does not fit this {type(model).__name__} ({what}); expected the same "
             f"architecture, sizes and number of replicas it was saved with"
         )
-    for name, tensor in own.items():
-        tensor.copy_(tensors[name])
+    model.load_state_dict(dict(tensors))
 
 
 # -- the state of a run ----------------------------------------------------------------------------

@@ -29,13 +29,7 @@ from hogwild.models.warm import EmbeddingCache
 from hogwild.progress import bar
 from hogwild.tasks.base import Task
 from hogwild.training import checkpoint
-from hogwild.training.batches import (
-    Batches,
-    Taken,
-    inputs_of,
-    mini_batches,
-    predict_levels,
-)
+from hogwild.training.batches import Batches, Taken, inputs_of, mini_batches, predict_levels
 from hogwild.training.checkpoint import Log, Stop
 from hogwild.training.optimiser import AdamW, Rows, clip, diagnose, failed_adjoints
 from hogwild.training.recorded import Recorder
@@ -89,7 +83,7 @@ class Loop:
         worst = torch.full((self.replicas,), torch.inf, dtype=torch.float64, device=device)
         self.best_score, self.best_loss = worst, worst.clone()
         self.best_epoch = torch.full_like(worst, -1, dtype=torch.long)
-        self.best = {k: self._row(t).clone() for k, t in self.model.state_dict().items()}
+        self.best = {name: row.clone() for name, row, _ in self._wide(self.alive)}
         self.warm = EmbeddingCache(self.batches.num_nodes)  # of all graphs, in training only
         self.loss = worst.clone()  # of the last epoch
         self.score = worst.clone() * torch.nan  # the last validation metric
@@ -295,9 +289,7 @@ class Loop:
         self.best_score = torch.where(better, score, self.best_score)
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.best_epoch = torch.where(better, self.epoch, self.best_epoch)
-        for name, value in self.model.state_dict().items():
-            row = self._row(value)
-            wide = better.view(-1, *[1] * (row.dim() - 1))
+        for name, row, wide in self._wide(better):
             self.best[name] = torch.where(wide, row, self.best[name])
         patience = self.config.patience
         if patience is not None:
@@ -320,9 +312,7 @@ class Loop:
     @torch.no_grad()
     def _restore(self, rows: Tensor) -> None:
         """Replicas ``rows`` [R] go back to their best parameters."""
-        for name, value in self.model.state_dict().items():
-            row = self._row(value)
-            wide = rows.view(-1, *[1] * (row.dim() - 1))
+        for name, row, wide in self._wide(rows):
             row.copy_(torch.where(wide, self.best[name], row))
 
     def _pass_on(self, caught: list[warnings.WarningMessage]) -> None:
@@ -335,9 +325,12 @@ class Loop:
                 self._warned.add(key)
                 warnings.warn_explicit(warning.message, *where)
 
-    def _row(self, t: Tensor) -> Tensor:
-        """A tensor of the model's state with the replicas in front."""
-        return t if self.model.replicas is not None else t.unsqueeze(0)
+    def _wide(self, rows: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """The names of the model's state, its tensors with the replicas in front, and the mask
+        ``rows`` [R] as wide as each of them."""
+        for name, value in self.model.state_dict().items():
+            row = value if self.model.replicas is not None else value.unsqueeze(0)
+            yield name, row, rows.view(-1, *[1] * (row.dim() - 1))
 
     def _warn_unchosen(self) -> None:
         """Warn about replicas without any best parameters."""
@@ -362,17 +355,10 @@ class Loop:
 
     def _note(self, seconds: float) -> None:
         if self.epoch % self.log_every == 0 or self.epoch + 1 == self.config.epochs:
-            self.log.write(
-                {
-                    "epoch": self.epoch,
-                    "loss": self.loss.tolist(),
-                    "validation": self.score.tolist(),
-                    "alive": int(self.alive.sum()),
-                    "iterations": self.iterations,
-                    "lr": self.config.lr_at(self.epoch),
-                    "seconds": seconds,
-                }
-            )
+            line = {"epoch": self.epoch, "loss": self.loss.tolist()}
+            line |= {"validation": self.score.tolist(), "alive": int(self.alive.sum())}
+            line |= {"iterations": self.iterations, "lr": self.config.lr_at(self.epoch)}
+            self.log.write(line | {"seconds": seconds})
 
     # -- checkpoints ------------------------------------------------------------------------------
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from hogwild.linalg.recording import NotRecorded, Replay, postponed
-from hogwild.linalg.solution import Solution
+from hogwild.linalg.solution import Solution, postponed
 from hogwild.models.base import Kind
 from hogwild.models.layered import GCN
 from hogwild.training.batches import Taken, inputs_of
@@ -31,6 +31,71 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MOST = 1_000
 """Batches that are recorded; further ones are not."""
+
+
+@cache
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream of a device to record on: cuBLAS keeps a workspace for every stream (32 MiB on
+    recent GPUs) until the process ends."""
+    return torch.cuda.Stream(device)
+
+
+@cache
+def keeper(device: torch.device) -> torch.cuda.CUDAGraph:
+    """A tiny graph that owns the one memory pool of a device for the temporaries of all recordings:
+    a pool whose last graph is gone cannot be used again.
+
+    Recordings may share the pool: they run one at a time, write before they read, and their results
+    are copied out. With a pool for each recording, thirty batches would fill most of a GPU.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device), torch.cuda.graph(graph, stream=recording_stream(device)):
+        torch.zeros((), device=device)
+    return graph
+
+
+class NotRecorded(RuntimeError):
+    """A function cannot be recorded as a CUDA graph."""
+
+
+class Replay:
+    """A function without arguments as a CUDA graph. It reads tensors that change in place, and its
+    outputs are those of the last replay, until another recording is replayed.
+
+    Args:
+        body: The function; it must not wait for the device.
+        device: The device of all its tensors.
+        rehearse: Called twice before recording, on the stream of the recording: plans and library
+            handles are made then.
+    """
+
+    def __init__(
+        self,
+        body: Callable[[], tuple[Tensor, ...]],
+        device: torch.device,
+        rehearse: Callable[[], object],
+    ) -> None:
+        side = recording_stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                rehearse()
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph, pool = torch.cuda.CUDAGraph(), keeper(device).pool()
+        try:
+            with torch.cuda.graph(self.graph, pool=pool, stream=side):
+                self.outputs = body()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            keeper.cache_clear()  # a recording that broke off leaves its pool unusable
+            first = error.__context__ or error  # the other one says only that there was one
+            reason = str(first).partition("\n")[0]
+            raise NotRecorded(f"CUDA cannot record it ({reason})") from first
+
+    def __call__(self) -> tuple[Tensor, ...]:
+        self.graph.replay()
+        return self.outputs
 
 
 class Recorder:

@@ -60,12 +60,6 @@ class Entry:
         """The class of its layers, which takes the options that the model hands on."""
         return getattr(self.type, "layer", Layers)
 
-    @property
-    def kind(self) -> Kind:
-        """Its place in the paper's taxonomy."""
-        kind: Kind = self.layer.kind
-        return kind
-
 
 MODELS: dict[str, Entry] = {
     "energy-edge": Entry(EnergyGNN, {"message": "edge"}, edges=True),
@@ -113,10 +107,10 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
     options: dict[str, Any] = {}
     if found.edges:
         options["edge_dim"] = task.edge_dim
-    if found.kind is not Kind.EXPLICIT and config.recipe == "paper":
+    if found.layer.kind is not Kind.EXPLICIT and config.recipe == "paper":
         options["solve_dtype"] = None
         if not found.exact:
-            options["solver"] = PAPER[found.kind]
+            options["solver"] = PAPER[found.layer.kind]
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= {"pool": task.pool, **spelled_out(config).model_options}
     if (options["pool"] is None) != (task.pool is None):
@@ -155,11 +149,11 @@ def _check_options(classes: list[Any], given: Mapping[str, Any], name: str) -> N
 def device_of(config: Config) -> torch.device:
     """The device of a configuration, if it is there."""
     device = torch.device(config.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device={config.device!r}, but no CUDA device is available; use cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = torch.cuda.device_count()
-        raise ConfigError(f"device={config.device!r}, but there are {count}, from cuda:0 on")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(
+            f"device={config.device!r}, and there are {count} CUDA devices, from cuda:0 on; use cpu"
+        )
     return device
 
 
@@ -189,13 +183,13 @@ class Members:
     def of(cls, config: Config, task: Task, replicas: int, device: torch.device) -> Members:
         """The members of a configuration."""
         held = {"validation": True} if config.validation else {}
-        known = inspect.signature(task.splits).parameters
-        anything = any(p.kind is p.VAR_KEYWORD for p in known.values())
-        if held and "validation" not in known and not anything:
+        try:
+            inspect.signature(task.splits).bind(config.folds, config.data_seed, **held)
+        except TypeError as error:
             raise ConfigError(
-                f"validation=True was asked of {task.name!r}, whose splits() has no argument of "
-                f"that name; expected it there, or validation=False"
-            )
+                f"validation=True and {task.name!r}, whose splits() has no argument of that name "
+                f"({error}); expected it there, or validation=False"
+            ) from None
         splits = _check(task.splits(config.folds, config.data_seed, **held), task)
         for f, split in enumerate(splits):
             if not len(split.train):

@@ -154,22 +154,22 @@ class Result:
                 continue  # no graphs were held out
             v = v[torch.isfinite(v)]
             if v.numel():
-                spread = f" ± {float(v.std()):.3g}" if v.numel() > 1 else ""
-                extremes = f" ({float(v.min()):.4g} to {float(v.max()):.4g})" if spread else ""
-                lines.append(
-                    f"  {part:5s} {self.task.metric_name} {float(v.mean()):.4g}{spread}{extremes}"
-                    + (self._compared(float(v.mean())) if part == "test" else "")
-                )
+                line = f"  {part:5s} {self.task.metric_name} {float(v.mean()):.4g}"
+                if v.numel() > 1:
+                    line += (
+                        f" ± {float(v.std()):.3g} ({float(v.min()):.4g} to {float(v.max()):.4g})"
+                    )
+                lines.append(line + (self._compared(float(v.mean())) if part == "test" else ""))
         if self.replicas == 1 and int(self.best_epoch[0]) >= 0:
             epochs = max(self.config.epochs if s is None else s.epoch for s in self.stops)
             lines.append(f"  parameters of epoch {int(self.best_epoch[0])} of {epochs}")
-        for r in self.failed:
-            stop = self.stops[r]
-            assert stop is not None
-            lines.append(f"  replica {r} stopped at epoch {stop.epoch}: {stop.reason}")
-        done = sum(s is not None and not s.failed for s in self.stops)
-        if done:
-            lines.append(f"  {done} stopped early: no better on validation")
+        stopped = [(r, stop) for r, stop in enumerate(self.stops) if stop is not None]
+        for r, stop in stopped:
+            if stop.failed:
+                lines.append(f"  replica {r} stopped at epoch {stop.epoch}: {stop.reason}")
+        if len(stopped) > len(self.failed):
+            early = len(stopped) - len(self.failed)
+            lines.append(f"  {early} stopped early: no better on validation")
         if self.folder is not None:
             lines.append(f"  in {self.folder}")
         return "\n".join(lines)
@@ -182,8 +182,7 @@ class Result:
         if not isinstance(self.task, OwnTask):
             return ""
         splits = self.task.splits(self.config.folds, self.config.data_seed)
-        used = sorted(set(self.members.folds))
-        found = [self.task.baseline(splits[fold]) for fold in used]
+        found = [self.task.baseline(splits[fold]) for fold in sorted(set(self.members.folds))]
         values = [v for v in found if v is not None and math.isfinite(v)]
         if not values:
             return ""

@@ -53,25 +53,18 @@ GRAPHS = (Sequence, Dataset, BaseData)
 """Types that hold a user's own graphs."""
 
 
-TEXT, METHOD, COUNT = BY_TYPE["str"], Rule(callable, "a method"), BY_TYPE["int"].fine
 NEEDED: dict[str, Rule] = {
-    "name": TEXT,
-    "in_channels": Rule(COUNT, "the number of features of a node"),
-    "out_channels": Rule(COUNT, "the number of outputs"),
-    "edge_dim": Rule(lambda v: v is None or COUNT(v), "the number of features of an edge, or None"),
-    "pool": Rule(
-        lambda v: v in (None, *POOLS),
-        f"None (predictions for nodes) or one of {', '.join(POOLS)} (graphs)",
-    ),
-    "metric_name": TEXT,
-    "higher_is_better": Rule(BY_TYPE["bool"].fine, "True or False"),
+    "name": BY_TYPE["str"],
+    **dict.fromkeys(("in_channels", "out_channels"), BY_TYPE["int"]),
+    "edge_dim": Rule(lambda v: v is None or BY_TYPE["int"].fine(v), "a number, or None"),
+    "pool": Rule(lambda v: v in (None, *POOLS), f"None (nodes) or one of {', '.join(POOLS)}"),
+    "metric_name": BY_TYPE["str"],
+    "higher_is_better": BY_TYPE["bool"],
     "graphs": Rule(
         lambda v: isinstance(v, Sequence) and bool(v) and all(isinstance(g, Data) for g in v),
         "a non-empty list of torch_geometric.data.Data",
     ),
-    "splits": METHOD,
-    "loss": METHOD,
-    "metric": METHOD,
+    **dict.fromkeys(("splits", "loss", "metric"), Rule(callable, "a method")),
 }
 """The attributes of a task: what each must be, in code and in words."""
 CALLS = {

@@ -22,7 +22,7 @@ import numpy as np
 
 from hogwild_node import model as node_models
 from hogwild_node import networks, soft
-from hogwild_node.activations import NONEXPANSIVE
+from hogwild_node.activations import NONEXPANSIVE, Activation
 from hogwild_node.c99.text import Network, defined, function, literal, mlp, part, table
 from hogwild_node.errors import ModelFileError, SetupError
 from hogwild_node.model import ContractionModel, EnergyModel, NodeModel, SoftModel
@@ -61,12 +61,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             f"SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run "
             f"this model with hogwild-agent"
         )
-    if node_models.GUESS in model.tensors:
-        raise ModelFileError(
-            "nodes of this model start at a learned guess (start='learned'), which a node in C "
-            "does not compute; expected start='zero', or run the model with hogwild-agent"
-        )
-    rule = "gradient" if "gradient" in model.rules else "fixed-point"
+    rule = next(name for name in _RESIDUALS if name in model.rules)
     written, name = WRITERS[kind](model, dtype), rule.replace("-", "_")
     letter = node_rules[rule].curves and not model.sees_both_sides(rule)
     return "\n".join(
@@ -193,7 +188,7 @@ def _energy(model: Any, dtype: str) -> Written:
         "HOG_RELU_GATES": int(config["gate"] == "relu"),
         "HOG_BETA": literal(config["beta"], dtype),
     }
-    code = part(f"{config['act']}.c") + part("picnn.c") + "".join(net.code() for net in nets)
+    code = _activation(model.act) + part("picnn.c") + "".join(net.code() for net in nets)
     if model.heads is not None:
         theta: Any = {n: model.tensors.get(f"conv.attention.theta_{n}") for n in "xae"}
         q, row = theta["x"].shape[-2], theta["a"][:, None]
@@ -202,6 +197,22 @@ def _energy(model: Any, dtype: str) -> Written:
         if theta["e"] is not None:
             code += table("hog_attention_edge", row[..., 2 * q :] @ theta["e"], dtype)
     return Written(sizes, code + "\n", "\n".join(net.types() for net in nets))
+
+
+def _activation(act: Activation) -> str:
+    if act.c is None:
+        raise ModelFileError(
+            f"the activation {act.name!r} has no text in C; expected Activation(..., c=...) "
+            f"(hogwild_node/activations.py), or run the model with hogwild-agent"
+        )
+    first, second = act.c
+    return (
+        f"/* The activation is {act.name}. */\n"
+        f"HOG_INLINE void hog_activation(hog_real a, hog_real *value, hog_real *slope)\n"
+        f"{{\n{first}}}\n\n"
+        f"/* Curvature of a parabola that touches the activation at a and lies above it. */\n"
+        f"HOG_INLINE hog_real hog_majoriser(hog_real a, hog_real slope)\n{{\n{second}}}\n\n"
+    )
 
 
 def _denoising(model: NodeModel, dtype: str) -> Written:

@@ -196,11 +196,11 @@ class Network:
         return self._function("backward", given, lines)
 
     def _second(self) -> str:
-        """The Jacobian, and the curvature of bar' value: true, or that of majorising parabolas."""
+        """The Jacobian, and the curvature of bar' value: that of majorising parabolas."""
         name, d, widths = self.name, self.inputs, self.widths
         last = len(widths) - 1
         lines = [f"hog_real j{i}[{widths[i] * d}];" for i in range(last)]
-        lines += [] if last else ["(void)tape;", "(void)felt;", "(void)majorise;"]
+        lines += [] if last else ["(void)tape;", "(void)felt;"]
         lines.append(f"hog_zero(curved, {d * d});")
         for i, width in enumerate(widths):
             j = f"j{i}" if i < last else "jacobian"
@@ -213,13 +213,12 @@ class Network:
             if i < last:
                 lines.append(
                     f"hog_add_curvature({j}, felt->q{i}, tape->a{i}, tape->s{i}, {width}, {d}, "
-                    f"majorise, curved);"
+                    f"curved);"
                 )
         lines.append(f"hog_mirror({d}, curved);")
         given = (
             f"const {name}_gates *gates, const {name}_tape *tape,\n"
-            f"    const {name}_sensitivities *felt, int majorise, hog_real *jacobian, "
-            f"hog_real *curved"
+            f"    const {name}_sensitivities *felt, hog_real *jacobian, hog_real *curved"
         )
         return self._function("second", given, lines)
 

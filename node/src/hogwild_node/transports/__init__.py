@@ -63,3 +63,11 @@ class Transport(AbstractContextManager["Transport"], ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def split(address: str) -> tuple[str, int] | None:
+    """Host and port of ``HOST:PORT``; ``None``: it is something else."""
+    host, _, port = address.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+        return None
+    return host.strip("[]"), int(port)

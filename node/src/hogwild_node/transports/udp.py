@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hogwild_node.errors import SetupError, TransportError
-from hogwild_node.transports import Received, Transport
+from hogwild_node.transports import Received, Transport, split
 
 LARGEST = 65_507
 STAMP = 35
@@ -29,18 +29,18 @@ next turn; without the kernel's time its packets would seem to take as long as t
 MANY = 4096
 """Datagrams that are read at a time at most, so that a flood cannot hold an agent up."""
 QUESTION = b"hogwild: how are you?\n"
-ASKED = 8
+MOST_QUESTIONS = 8
 """Questions that are answered in a turn at most."""
 
 
 def address(text: str | None, whose: str) -> tuple[str, int]:
     """``HOST:PORT`` as a pair."""
-    host, _, port = (text or "").rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+    found = split(text or "")
+    if found is None:
         raise SetupError(
             f"{whose} has the address {text!r}; expected HOST:PORT, for instance 127.0.0.1:21001"
         )
-    return host.strip("[]"), int(port)
+    return found
 
 
 def _arrival(extra: list[tuple[int, int, bytes]]) -> float | None:
@@ -79,7 +79,7 @@ class UDPTransport(Transport):
         self.names: dict[tuple[str, int], str] = {}
         self.foreign: str | None = None
         """The first address without a neighbour from which a datagram came."""
-        self.asked: dict[Any, int] = {}
+        self.questions: dict[Any, int] = {}
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
         addresses: dict[str, tuple[str, int]] = {}
@@ -121,8 +121,8 @@ class UDPTransport(Transport):
             if name is not None:
                 found.append(Received(name, raw, _arrival(extra)))
             elif raw.startswith(QUESTION):
-                if len(self.asked) < ASKED:
-                    self.asked[where] = len(raw)
+                if len(self.questions) < MOST_QUESTIONS:
+                    self.questions[where] = len(raw)
             elif self.foreign is None:
                 self.foreign = f"{where[0]}:{where[1]}"
         return found
@@ -130,12 +130,12 @@ class UDPTransport(Transport):
     def refusal(self, name: str) -> str | None:
         if self.foreign is None:
             return None
-        return f"no word from it; packets come from {self.foreign}, where no neighbour listens"
+        return f"no packet from it; packets come from {self.foreign}, where no neighbour listens"
 
     def tell(self, line: Callable[[], str]) -> None:
-        asked, self.asked = self.asked, {}
-        raw = line().encode() if asked else b""
-        for where, room in asked.items():
+        questions, self.questions = self.questions, {}
+        raw = line().encode() if questions else b""
+        for where, room in questions.items():
             said = raw if len(raw) <= room else json.dumps({"longer": len(raw)}).encode()
             with contextlib.suppress(OSError):
                 self.socket.sendto(said[:room], where)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hogwild_node.errors import SetupError, TransportError
-from hogwild_node.transports import Received, Transport
+from hogwild_node.transports import Received, Transport, split
 
 if TYPE_CHECKING:
     from hogwild_node.transports.tls import Certificates
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KINDS = {"hello": 1, "data": 32}
 """Kinds of packets, and how many of each an agent keeps until its next turn."""
 STATUS_PERIOD = 0.2
-"""Seconds between two words to those who watch."""
+"""Seconds between two status lines to those who watch."""
 WATCHED = "hogwild/*/status/*"
 PROTOCOLS = ("tcp", "udp", "tls", "quic")
 
@@ -57,9 +57,7 @@ def endpoint(text: str | None, whose: str, default: str = "tcp") -> str:
     if "/" not in found:
         found = f"{default}/{found}"
     protocol, _, rest = found.partition("/")
-    host, _, port = rest.rpartition(":")
-    numbered = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
-    if protocol not in PROTOCOLS or not host or not numbered:
+    if protocol not in PROTOCOLS or split(rest) is None:
         raise SetupError(
             f"{whose} has the address {text!r}; expected HOST:PORT, or PROTOCOL/HOST:PORT with one "
             f"of {', '.join(PROTOCOLS)}"
@@ -172,7 +170,7 @@ class ZenohTransport(Transport):
                 f"controller with a name of its own"
             )
         if self.controller is not None:
-            # Whoever watches asks for all agents at once, and gets what this one says of itself.
+            # Who watches subscribes to all agents at once, and gets what this one says of itself.
             allowed[self.controller] = [f"{prefix}/control/{mine}"], [WATCHED]
         # A subscription travels against its messages: who hears a key declares so to the sender.
         rules = {
@@ -246,12 +244,13 @@ class ZenohTransport(Transport):
             return None
         plain = "tcp" if self.certificates is None else "tls"
         protocol, _, rest = endpoint(address, name, plain).partition("/")
-        host, port = rest.rpartition(":")[0].strip("[]"), int(rest.rpartition(":")[2])
+        where = split(rest)
+        assert where is not None  # else the address was refused
         if self.certificates is not None:
-            return self.certificates.refusal(host, port, name)
+            return self.certificates.refusal(*where, name)
         from hogwild_node.transports.tls import wants_certificates  # ssl costs two megabytes
 
-        if protocol == "tcp" and wants_certificates(host, port):
+        if protocol == "tcp" and wants_certificates(*where):
             return "it wants certificates; expected --certificates FOLDER, from `hogwild keys`"
         return None
 

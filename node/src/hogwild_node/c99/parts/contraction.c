@@ -16,11 +16,6 @@ static void hog_pose(hog_node *node)
     }
 }
 
-static void hog_start(hog_node *node)
-{
-    hog_zero(node->h, HOG_CHANNELS);
-}
-
 static void hog_apply(hog_node *node)
 {
     enum { K = HOG_CHANNELS };

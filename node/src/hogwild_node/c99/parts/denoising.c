@@ -16,11 +16,6 @@ static void hog_pose(hog_node *node)
         if (node->near[s].taken) node->near[s].model.root = 1 / HOG_SQRT(node->near[s].degree);
 }
 
-static void hog_start(hog_node *node)
-{
-    hog_zero(node->h, HOG_CHANNELS);
-}
-
 /* The gradient of the whole energy at the node, and the node's block of the Hessian. */
 static void hog_refresh(hog_node *node)
 {

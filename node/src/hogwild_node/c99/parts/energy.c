@@ -78,11 +78,6 @@ static void hog_pose(hog_node *node)
     }
 }
 
-static void hog_start(hog_node *node)
-{
-    hog_zero(node->h, HOG_CHANNELS);
-}
-
 /* The gradients and curvature blocks of the local energy, for the node and for each neighbour. */
 static void hog_refresh(hog_node *node)
 {
@@ -117,12 +112,12 @@ static void hog_refresh(hog_node *node)
     hog_net_update_backward(
         0, &node->model.update, &node->model.work.update, &one, bar, &update_felt);
     hog_net_update_second(
-        0, &node->model.update, &node->model.work.update, &update_felt, 1, out, u);
+        0, &node->model.update, &node->model.work.update, &update_felt, out, u);
 
     for (int m = 0; m < M; m++) cotangent[m] = loop_weight * bar[m];
     hog_net_loop_backward(
         0, &node->model.loop, &node->model.work.loop, cotangent, back, &loop_felt);
-    hog_net_loop_second(0, &node->model.loop, &node->model.work.loop, &loop_felt, 1, a, curved);
+    hog_net_loop_second(0, &node->model.loop, &node->model.work.loop, &loop_felt, a, curved);
     for (int m = 0; m < M * K; m++) a[m] *= loop_weight;
     for (int c = 0; c < K; c++) {
         node->rule.own[c] = bar[M + c] + back[c] + HOG_BETA * node->h[c];
@@ -146,7 +141,7 @@ static void hog_refresh(hog_node *node)
             int first = HOG_CONCAT ? head * C : 0;
             for (int c = 0; c < C; c++) cotangent[c] = weight * bar[first + c];
             hog_net_message_backward(head, gates, tape, cotangent, back, &message_felt);
-            hog_net_message_second(head, gates, tape, &message_felt, 1, jacobian, curved);
+            hog_net_message_second(head, gates, tape, &message_felt, jacobian, curved);
             for (int i = 0; i < D; i++) ybar[i] += back[i];
             for (int i = 0; i < D * D; i++) bent[i] += curved[i];
             for (int c = 0; c < C; c++)

@@ -1,5 +1,14 @@
 /* ---- the node -------------------------------------------------------------------------------- */
 
+static void hog_start(hog_node *node)
+{
+#ifdef HOG_START
+    hog_copy(HOG_START, HOG_CHANNELS, node->h);
+#else
+    hog_zero(node->h, HOG_CHANNELS);
+#endif
+}
+
 int hog_init(hog_node *node, const hog_real *features)
 {
     memset(node, 0, sizeof *node);

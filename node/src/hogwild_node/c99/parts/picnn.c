@@ -41,14 +41,14 @@ HOG_INLINE void hog_add_chain(
     }
 }
 
-/* The upper triangle of curved [d, d] += sum over i of s[i] g''(a[i]) J[i]' J[i]. */
+/* The upper triangle of curved [d, d] += sum over i of s[i] M(a[i]) J[i]' J[i], with the curvature
+ * M of a parabola that touches the activation at a[i] and lies above it. */
 HOG_INLINE void hog_add_curvature(
     const hog_real *jacobian, const hog_real *s, const hog_real *a, const hog_real *slope,
-    int width, int d, int majorise, hog_real *curved)
+    int width, int d, hog_real *curved)
 {
     for (int i = 0; i < width; i++) {
-        hog_real bent =
-            s[i] * (majorise ? hog_majoriser(a[i], slope[i]) : hog_curvature(a[i], slope[i]));
+        hog_real bent = s[i] * hog_majoriser(a[i], slope[i]);
         for (int c = 0; c < d; c++) {
             hog_real share = bent * jacobian[i * d + c];
             for (int e = c; e < d; e++) curved[c * d + e] += share * jacobian[i * d + e];

@@ -86,11 +86,6 @@ static void hog_pose(hog_node *node)
     }
 }
 
-static void hog_start(hog_node *node)
-{
-    hog_copy(node->model.anchor, HOG_CHANNELS, node->h);
-}
-
 static hog_real hog_psi_slope(hog_real z, hog_real low, hog_real high)
 {
     const hog_real width = HOG_SOFT_WIDTH, half = width / 2;

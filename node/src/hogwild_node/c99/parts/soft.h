@@ -1,3 +1,5 @@
+#define HOG_START node->model.anchor /* where a node begins; else at zero */
+
 typedef struct {
     hog_real here, there, into[HOG_SOFT], out[HOG_SOFT];
 } hog_edge_model;

@@ -1,4 +1,4 @@
-"""The compiled solve of large graphs on a GPU: all threads compute one graph, one launch a solve.
+"""Energies on large graphs on a GPU: all threads compute one graph, one launch a solve.
 
 ``source/large.cu`` runs Newton's method with conjugate gradients over one (graph, replica) after
 the other. The blocks of a launch wait for each other between two passes over nodes or edges, which
@@ -16,23 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.engines.cuda import HEADERS as SHARED
-from hogwild.engines.cuda import MOST_CHANNELS, CudaEnergyKernel, Options, prelude
-from hogwild.engines.energy import EnergyKernel, Sizes
-from hogwild.engines.posing import Design, Tensors
+from hogwild.engines.cpu import CpuEngine, Sizes
+from hogwild.engines.eager import TorchEngine
+from hogwild.engines.gpu import HEADERS as SHARED
+from hogwild.engines.gpu import MOST_CHANNELS, GpuEngine, Options, index_of, prelude
+from hogwild.engines.inputs import Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
 from hogwild.kernels.native import Library, address
 from hogwild.linalg.direct import plan_of
 from hogwild.linalg.solution import Solution
+from hogwild.problems.energy import Design, EnergyProblem
 
 HEADERS = (*SHARED, "grid_gpu.h", "system.h", "krylov_gpu.h")
 THREADS, RESIDENT = 256, 2
 """Threads of a block, and blocks that share a multiprocessor."""
-FEWEST_ROWS = 4_096
-"""Mean number of edges (or nodes) of a graph below which waiting for each other costs more than
-computing: one graph is computed after the other."""
 MOST_WORK = 3e6
 """Multiplications of a graph's factorisation, for every (graph, replica) of a batch, above which
 all threads together are faster than a block of threads for each of them. On an H200 a factorisation
@@ -139,46 +138,50 @@ def _total_memory(device: int) -> int:
     return torch.cuda.get_device_properties(device).total_memory
 
 
-class LargeEnergyKernel(EnergyKernel):
-    """A posed problem on a few large graphs on a GPU."""
+class LargeGpuEngine(CpuEngine):
+    """An energy on a few large graphs on a GPU."""
 
-    device: int = 0
+    device = "cuda"
+    fewest = 4_096
+    """Below it, waiting for each other costs more than computing: one graph is computed after the
+    other."""
+    index: int = 0
+    """The number of the GPU."""
 
-    def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
-        self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
-        self.sizes, self.held = Sizes.of(native, design), None
-        self._check()
-        self.edges = connectivity(graph)
+    def _analyse(self) -> None:
+        self.edges = connectivity(self.graph)
         self._load()
+
+    def holding(self, held: Tensor) -> TorchEngine:  # type: ignore[override]
+        why = "some nodes are held, and kernels for a GPU move all nodes"
+        return TorchEngine(self.problem, self.solver, why, held.bool())
 
     def _load(self) -> None:
         """Load the kernels of this model."""
-        device = self.tensors.nodes.device
-        self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(self.design, self.device, THREADS, RESIDENT)
+        self.index = index_of(self.graph)
+        self.functions = functions(self.design, self.index, THREADS, RESIDENT)
 
     @staticmethod
-    def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
+    def is_fastest_for(native: Library, problem: EnergyProblem) -> bool:
         """Whether all threads together solve one graph after the other faster than a block of
         threads a graph, or than batched operations on all graphs: for few large graphs without
         hubs, and narrow embeddings."""
-        rows = max(graph.num_edges, graph.num_nodes)
-        if design.channels > MOST_CHANNELS or rows < FEWEST_ROWS * graph.num_graphs:
+        graph, design = problem.graph, problem.design
+        rows, sizes = max(graph.num_edges, graph.num_nodes), Sizes.of(native, design)
+        if design.channels > MOST_CHANNELS or rows * design.heads >= 1 << 31:
             return False
-        if rows * design.heads >= 1 << 31:
-            return False
-        if CudaEnergyKernel.pays(native, graph, design):
+        if GpuEngine.is_fastest_for(native, problem):
             work = plan_of(graph, native, design.channels).work * design.channels**3
-            if work <= MOST_WORK * replicas * graph.num_graphs**2:
+            if work <= MOST_WORK * problem.replicas * graph.num_graphs**2:
                 return False
         found = connectivity(graph)
-        numbers = memory_numbers(design, Sizes.of(native, design), found.nodes, found.edges)
+        assert sizes is not None
+        numbers = memory_numbers(design, sizes, found.nodes, found.edges)
         return found.degree <= MOST_DEGREE and 8 * numbers <= room(graph)
 
     @property
     def name(self) -> str:
-        """What computes, for :meth:`~hogwild.models.Model.solver_path`."""
-        capability = torch.cuda.get_device_capability(self.device)
+        capability = torch.cuda.get_device_capability(self.index)
         return "CUDA sm_{}{}, a graph at a time".format(*capability)
 
     @property
@@ -190,7 +193,7 @@ class LargeEnergyKernel(EnergyKernel):
     def blocks(self) -> int:
         """Blocks of threads: as many as run at the same time, and no more than there are rows."""
         rows = max(self.edges.nodes, self.edges.edges, 1)
-        return min(RESIDENT * multiprocessors(self.device), -(-rows // self.threads))
+        return min(RESIDENT * multiprocessors(self.index), -(-rows // self.threads))
 
     def _large(self) -> tuple[_Large, int, list[Any]]:
         """The arguments of a launch, the bytes of shared memory, and what must stay alive."""
@@ -211,9 +214,9 @@ class LargeEnergyKernel(EnergyKernel):
 
     def _launch(self, name: str, shared: int, *arguments: Any) -> None:
         pointers, _alive = argument_addresses(arguments)
-        stream = torch.cuda.current_stream(self.device).cuda_stream
+        stream = torch.cuda.current_stream(self.index).cuda_stream
         function, grid = self.functions[name], (self.blocks, 1)
-        with torch.cuda.device(self.device):
+        with torch.cuda.device(self.index):
             launch_together(function, grid, self.threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
@@ -236,6 +239,4 @@ class LargeEnergyKernel(EnergyKernel):
 
 def room(graph: Graph) -> int:
     """Bytes that a solve may use on the GPU of this graph."""
-    device = graph.src.device
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return int(MOST_MEMORY * _total_memory(index))
+    return int(MOST_MEMORY * _total_memory(index_of(graph)))

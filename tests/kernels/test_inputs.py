@@ -1,4 +1,4 @@
-"""Problems are posed alike by the compiled library and by torch, and gradients come back alike."""
+"""Inputs of kernels, and gradients, are the same from the compiled library and from torch."""
 
 import copy
 from dataclasses import replace
@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import DOUBLE
-from kernel_cases import layer, needs_library, odd_graph
-from torch.nn.utils import prune
+from kernel_cases import assert_alike, engine_of, layer, needs_library, odd_graph
+from torch.nn.utils.parametrize import register_parametrization
 
-from hogwild.engines import posing
+from hogwild.engines import inputs as kernel_inputs
+from hogwild.engines.cpu import CpuEngine
+from hogwild.engines.inputs import Tensors
 from hogwild.errors import FeatureError
 
 pytestmark = needs_library
@@ -34,18 +36,18 @@ def test_compiled_equals_torch(monkeypatch, options, heard):
         inputs = replace(inputs, heard=torch.randn(edges, 3, **DOUBLE).requires_grad_())
 
     def posed():
-        return conv.kernel(inputs).posing
+        return engine_of(conv, inputs).inputs
 
     mine = posed()
     assert mine._native is not None
-    monkeypatch.setattr(posing, "SMALL", 0)  # products on torch
+    monkeypatch.setattr(kernel_inputs, "SMALL", 0)  # products on torch
     products = posed()
     monkeypatch.setattr(torch.Tensor, "is_cpu", False)  # everything on torch
     other = posed()
     assert other._native is None
     monkeypatch.undo()
     torch.manual_seed(5)
-    seeds = [None if t is None else torch.randn_like(t) for t in mine.tensors.every()]
+    seeds = Tensors(*(None if t is None else torch.randn_like(t) for t in mine.tensors.every()))
     for one in (mine, products):
         for a, b in zip(one.tensors.every(), other.tensors.every(), strict=True):
             assert (a is None) == (b is None)
@@ -78,7 +80,7 @@ def test_parameters_of_other_dtypes(change):
     same = copy.deepcopy(conv.to(dtype)).double()
     if dtype == torch.float32:
         conv.loop_nets.double()
-    assert not isinstance(conv.kernel(inputs), str)
+    assert isinstance(engine_of(conv, inputs), CpuEngine)
     found, expected = conv.embed(inputs), same.embed(replace(inputs, x=inputs.x.double()))
     torch.testing.assert_close(found.value.double(), expected.value, rtol=2e-2, atol=2e-2)
     found.value.sum().backward()
@@ -88,23 +90,21 @@ def test_parameters_of_other_dtypes(change):
         torch.testing.assert_close(mine.grad.double(), other.grad, rtol=2e-2, atol=2e-2)
 
 
-def test_replaced_parameters_are_refused():
+def test_parameters_that_torch_computes():
+    """Gradients go through what computes them."""
     conv = layer(2, 0.1)
-    inputs = odd_graph(1, [9], 1.4, False, conv.edge_dim)
-    net = conv.message_nets[0]
-    prune.random_unstructured(net.wy, "1", amount=0.5)
-    assert posing.given_by([net]) is None
-    assert "pruned" in conv.kernel(inputs)
+    register_parametrization(conv.message_nets[0].wy, "1", torch.nn.Tanh())
+    assert_alike(conv, odd_graph(1, [9], 1.4, False, conv.edge_dim))
 
 
 @pytest.mark.parametrize("name", ["solve", "gradient", "adjoint"])
 def test_embeddings_of_another_shape_are_refused(name):
     """The library would read behind their end."""
     conv = layer(2, 0.1)
-    kernel = conv.kernel(odd_graph(1, [9], 1.4, False, conv.edge_dim))
+    kernel = engine_of(conv, odd_graph(1, [9], 1.4, False, conv.edge_dim))
     h = torch.zeros(1, kernel.design.channels, 9, **DOUBLE)
     calls = {
-        "solve": lambda h: kernel.solve(h, 1e-9, 1e-9, 50, 20, 5),
+        "solve": kernel.solve,
         "gradient": kernel.gradient,
         "adjoint": lambda h: kernel.adjoint(h, h),
     }
@@ -119,7 +119,7 @@ def test_parameters_that_changed_since_are_not_written_like_the_old_ones(change)
     """Nobody counts what is assigned to ``.data`` between the two passes. Compiled code must not
     write gradients of the old sizes into arrays of the new ones."""
     conv = layer(2, 0.1)
-    posed = conv.kernel(odd_graph(1, [9, 30, 1], 1.4, False, None)).posing
+    posed = engine_of(conv, odd_graph(1, [9, 30, 1], 1.4, False, None)).inputs
     layout, given = posed._layout, posed._given
     assert layout.reads(given)
     one = next(p for p in given if p.dim() > 1 and min(p.shape[-2:]) > 1)

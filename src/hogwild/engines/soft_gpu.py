@@ -33,6 +33,7 @@ from hogwild.kernels.driver import (
 )
 from hogwild.kernels.native import SWITCH, address
 from hogwild.ops import precise
+from hogwild.problems.soft import SoftProblem
 from hogwild_node.soft import WIDTH, Soft
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def deviation(dtype: torch.dtype, device: torch.device) -> float:
     }  # fmt: skip
     fields: dict[str, Any] = {name: some(2, *shape) for name, shape in shapes.items()}
     with precise(device.type):
-        rows = SoftRows(graph, Soft(**fields, beta=1.0), 2.0, some(2, 1))
+        rows = SoftRows(SoftProblem(graph, Soft(**fields, beta=1.0), 2.0))
         h, dual = some(2, n, k), some(2, n, k)
         bias, *rest = cotangents(rows, h, dual)
         one = rows.fields(h, dual, bias, None, *rest)

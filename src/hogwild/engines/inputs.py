@@ -1,7 +1,8 @@
-r"""How an energy of one round is posed to compiled code, and how gradients come back.
+r"""What compiled code reads of an energy, and how gradients come back.
 
-The posed tensors are all parameters behind the first layer of the networks' feature paths, and the
-first layer itself. On the edge e from j to i it is linear in the features of both ends and of e,
+The kernels' inputs are all parameters behind the first layer of the networks' feature paths, and
+the first layer itself. On the edge e from j to i it is linear in the features of both ends and of
+e,
 
 .. math:: o_e = (W_i x_i + b) + W_j x_j + W_e a_e,
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -32,55 +33,16 @@ from hogwild.kernels.reading import (
     SMALL,
     gather,
     integers,
-    items,
     project,
     project_back,
     readable,
 )
-from hogwild.nn.picnn import PICNN
-
-
-@dataclass(frozen=True)
-class Design:
-    """Everything about a model that is not a tensor.
-
-    Attributes:
-        channels: Width k of an embedding.
-        message_channels: Width of a message, of one head.
-        heads: Heads of attention.
-        concat: Whether the heads' messages are laid side by side, or averaged.
-        both_ends: Whether messages read both ends of an edge (edge-wise) or its sender (node-wise).
-        sent_at_nodes: Whether a sender's features are those of its node, or given for every edge.
-        beta: The convexity β.
-        act: The name of the activation.
-        gate: The name of the gates' activation.
-        widths: Widths of the layers of the three networks (message, self message, update).
-        monotone: For each convex input of the three networks, whether the output rises in it.
-    """
-
-    channels: int
-    message_channels: int
-    heads: int
-    concat: bool
-    both_ends: bool
-    sent_at_nodes: bool
-    beta: float
-    act: str
-    gate: str
-    widths: tuple[tuple[int, ...], ...]
-    monotone: tuple[tuple[bool, ...], ...]
-
-    @cached_property
-    def fits(self) -> bool:
-        """Whether the compiled library has room for such networks (``source/library.cpp``)."""
-        deepest, inputs = max(map(len, self.widths)), max(map(len, self.monotone))
-        widest = max(w for some in self.widths for w in some)
-        return deepest <= 12 and inputs <= 256 and widest <= 4096 and self.heads <= 1024
+from hogwild.problems.energy import Design, EnergyProblem
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors that pose a problem, in float64.
+    """The tensors that kernels read, in float64.
 
     Attributes:
         parameters: All parameters behind the first layer of the feature paths, [R, P].
@@ -102,11 +64,11 @@ class Tensors:
     def detach(self) -> Tensors:
         """The same tensors without autograd, contiguous."""
         others = (self.edges, self.weight, self.loop_weight)
-        rest = (None if x is None else _plain(x) for x in others)
-        return Tensors(_plain(self.parameters), _plain(self.nodes), *rest)
+        rest = (None if x is None else _contiguous(x) for x in others)
+        return Tensors(_contiguous(self.parameters), _contiguous(self.nodes), *rest)
 
 
-def _plain(x: Tensor) -> Tensor:
+def _contiguous(x: Tensor) -> Tensor:
     """A tensor without autograd, contiguous; itself, if it is (torch takes longer to find out)."""
     x = x.detach() if x.requires_grad else x
     return x if x.is_contiguous() else x.contiguous()
@@ -239,54 +201,47 @@ class Layout:
         return found
 
 
-class Posing:
-    """A problem posed from networks (message, self message, update) and from features.
+class KernelInputs:
+    """The inputs of the kernels, made of the data of a problem.
 
     Args:
         native: The compiled library.
-        given: The parameters of the three networks (:func:`given_by`).
-        design: Their sizes.
-        x: Features of the nodes, [1 or R, p, N].
-        heard: The senders' features as heard, [1 or R, p, E], or ``None``: those of ``x``.
-        edge_attr: Features of the edges, [1, r, E], or ``None``.
-        weight: Weights of the messages, [R or 1, H or 1, 1, E], or ``None``.
-        loop_weight: Weights of the self messages, [N], or ``None``.
+        problem: The problem.
+        order: The nodes in the order in which kernels read them [N]; ``None``: that of the graph.
 
     Attributes:
-        sources: All tensors that the problem is made of, attached to autograd.
-        tensors: What compiled code reads; detached.
+        tensors: What kernels read; detached.
     """
 
     def __init__(
-        self,
-        native: Library,
-        given: Sequence[Tensor],
-        design: Design,
-        x: Tensor,
-        heard: Tensor | None,
-        edge_attr: Tensor | None,
-        weight: Tensor | None,
-        loop_weight: Tensor | None,
+        self, native: Library, problem: EnergyProblem, order: Tensor | None = None
     ) -> None:
-        edge_attr = edge_attr if design.both_ends else None  # node-wise messages do not read it
-        weight = None if weight is None else weight[:, :, 0]
-        self._given = given
-        self.sources = (x, heard, edge_attr, weight, loop_weight, *self._given)
-        last = self._given[-1]  # parameters may have a dimension of replicas
+        x, heard, self._given = problem.x, problem.heard, problem.parameters
+        # Node-wise messages do not read features of edges.
+        attr = problem.edge_attr if problem.design.both_ends else None
+        self._problem, self._native, self._order = problem, native if x.is_cpu else None, order
+        last = self._given[-1]
         self._layout = Layout.of(
-            design, last.size(0) if last.dim() > 2 else 1, x.size(-2),
-            0 if edge_attr is None else edge_attr.size(-2), last.dtype, last.device,
+            problem.design, problem.replicas, x.size(-2), 0 if attr is None else attr.size(-2),
+            last.dtype, last.device,
         )  # fmt: skip
-        self._x, self._heard, self._attr = x, heard, edge_attr
-        self._native = native if x.is_cpu else None
-        nodes, edges = self._forward()
-        weight = None if weight is None else weight.detach()
-        loop_weight = None if loop_weight is None else loop_weight.detach()
-        self.tensors = Tensors(self._parts[0], nodes, edges, weight, loop_weight)
+        self._heard, self._attr = heard, attr
+        self.tensors = self._forward()
+
+    def _reordered(self, rows: Tensor) -> Tensor:
+        """Numbers of nodes [..., N] in the order of the kernels."""
+        return rows if self._order is None else rows.index_select(-1, self._order)
+
+    def _in_graph_order(self, rows: Tensor | None) -> Tensor | None:
+        """Numbers of nodes [..., N] in the order of the graph again."""
+        if rows is None or self._order is None:
+            return rows
+        return torch.empty_like(rows).index_copy_(-1, self._order, rows)
 
     @torch.no_grad()
-    def _forward(self) -> tuple[Tensor, Tensor | None]:
-        native, heard, attr = self._native, self._heard, self._attr
+    def _forward(self) -> Tensors:
+        native, heard, attr, p = self._native, self._heard, self._attr, self._problem
+        self._x = self._reordered(p.x)
         _, weight, shift, *rest = self._parts = self._layout.arranged(self._given, native)
         nodes, edges = _project(native, weight, self._x, shift), None
         if heard is not None:
@@ -295,39 +250,38 @@ class Posing:
         if attr is not None:
             more = _project(native, rest[-1], attr)
             edges = more if edges is None else edges + more
-        return nodes, edges
+        return Tensors(
+            self._parts[0], nodes, edges,
+            None if p.weight is None else p.weight.detach()[:, :, 0],
+            None if p.loop_weight is None else self._reordered(p.loop_weight.detach()),
+        )  # fmt: skip
 
     @torch.no_grad()
-    def back(self, found: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
-        """The gradients of :attr:`sources`, from those of :attr:`tensors`."""
-        parameters, nodes, edges, weight, loop_weight = found
-        assert parameters is not None
-        assert nodes is not None
+    def back(self, found: Tensors) -> tuple[Tensor | None, ...]:
+        """The gradients of the problem's sources, from those of :attr:`tensors`."""
         native, x, heard, attr = self._native, self._x, self._heard, self._attr
-        features = [_back(self._parts[1], nodes, x) if x.requires_grad else None, None, None]
-        parts = [parameters, *_outer(native, nodes, x)]
-        if heard is not None:
+        p, edges = self._problem, found.edges
+        features = [
+            _back(self._parts[1], found.nodes, x) if p.x.requires_grad else None,
+            None,
+            None,
+        ]
+        parts = [found.parameters, *_outer(native, found.nodes, x)]
+        if heard is not None and p.heard is not None:
             assert edges is not None
             shifted = len(self._parts) - (attr is not None) > 4
             parts += _outer(native, edges, heard)[: 1 + shifted]
-            features[1] = _back(self._parts[3], edges, heard) if heard.requires_grad else None
-        if attr is not None:
+            features[1] = _back(self._parts[3], edges, heard) if p.heard.requires_grad else None
+        if attr is not None and p.edge_attr is not None:
             assert edges is not None
             parts += _outer(native, edges, attr)[:1]
-            features[2] = _back(self._parts[-1], edges, attr) if attr.requires_grad else None
-        return *features, weight, loop_weight, *self._layout.original(parts, self._given, native)
-
-
-def given_by(networks: Sequence[PICNN]) -> list[Tensor] | None:
-    """The parameters of networks, in their order. Their ``parameters()`` take longer than a small
-    solve. ``None``: torch has replaced some (:func:`~hogwild.kernels.reading.items`)."""
-    out: list[Tensor] = []
-    for group in (group for net in networks for group in net._modules.values()):
-        some = [] if group is None else items(group)
-        if some is None:
-            return None
-        out += some
-    return out
+            features[2] = _back(self._parts[-1], edges, attr) if p.edge_attr.requires_grad else None
+        weight = None if found.weight is None else found.weight.unsqueeze(2)
+        return (
+            self._in_graph_order(features[0]), *features[1:], weight,
+            self._in_graph_order(found.loop_weight),
+            *self._layout.original(parts, self._given, native),
+        )  # fmt: skip
 
 
 def _project(

@@ -1,8 +1,8 @@
-"""The compiled solve of energies of one round, and its adjoint.
+"""Energies in compiled code on a CPU: Newton's method, and the adjoint.
 
-An energy is posed by a few tensors (:mod:`hogwild.engines.posing`). The compiled code does the
-rest: every (graph, replica) has its own Newton iteration, line search and stop, and
-:meth:`EnergyKernel.adjoint` computes the gradients of the posed tensors in closed form.
+Kernels read a few tensors (:mod:`hogwild.engines.inputs`). Every (graph, replica) has its own
+Newton iteration, line search and stop, and :meth:`CpuEngine.adjoint` computes the gradients of
+these tensors in closed form.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 import math
 from copy import copy
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.engines.posing import Design, Posing, Tensors
+from hogwild.engines.base import Engine
+from hogwild.engines.inputs import KernelInputs, Tensors
 from hogwild.errors import FeatureError
 from hogwild.graph import Graph, kept, once
-from hogwild.kernels.native import Library, address
+from hogwild.kernels.native import Library, Missing, address, found
 from hogwild.linalg.direct import (
     LARGEST,
     MOST_EDGES,
@@ -28,6 +30,10 @@ from hogwild.linalg.direct import (
     plan_of,
 )
 from hogwild.linalg.solution import Solution
+from hogwild.problems.base import Problem
+from hogwild.problems.energy import Design, EnergyProblem
+from hogwild.solvers.loop import Solver
+from hogwild.solvers.newton import Newton
 from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
 
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
@@ -52,31 +58,32 @@ class Posed(ctypes.Structure):
 class Sizes:
     """The sizes of a model, in the compiled library's memory."""
 
-    _known: dict[tuple[Library, Design], Sizes] = {}  # noqa: RUF012
+    _known: dict[tuple[Library, Design], Sizes | None] = {}  # noqa: RUF012
 
     def __init__(self, native: Library, design: Design) -> None:
         numbers = [
             design.channels, design.message_channels, design.heads, int(design.concat),
             2 if design.both_ends else 1, int(design.sent_at_nodes),
-            list(ACTIVATIONS).index(design.act), int(design.gate == "relu"),
+            list(ACTIVATIONS).index(design.act.name), int(design.gate == "relu"),
         ]  # fmt: skip
         for widths, monotone in zip(design.widths, design.monotone, strict=True):
             numbers += [len(widths), len(monotone), *widths]
         rising = np.array([m for some in design.monotone for m in some], dtype=np.uint8)
         given = np.array(numbers, dtype=np.int64)
         self.handle = native.sizes(given.ctypes.data, design.beta, rising.ctypes.data)
-        if not self.handle:
-            raise ValueError(f"the compiled library does not know sizes {design}")
-        found = np.zeros(5, dtype=np.int64)
-        native.shapes(self.handle, found.ctypes.data)
-        self.parameters, self.node_rows, self.edge_rows = found[:3].tolist()
-        self.node_fields, self.edge_fields = found[3:].tolist()
+        if self.handle:
+            shapes = np.zeros(5, dtype=np.int64)
+            native.shapes(self.handle, shapes.ctypes.data)
+            self.parameters, self.node_rows, self.edge_rows = shapes[:3].tolist()
+            self.node_fields, self.edge_fields = shapes[3:].tolist()
 
     @classmethod
-    def of(cls, native: Library, design: Design) -> Sizes:
+    def of(cls, native: Library, design: Design) -> Sizes | None:
+        """The sizes; ``None`` where the library has no room for such networks."""
         key = (native, design)
         if key not in cls._known:
-            cls._known[key] = cls(native, design)
+            made = cls(native, design)
+            cls._known[key] = made if made.handle else None
         return cls._known[key]
 
 
@@ -101,33 +108,89 @@ def factorisation(graph: Graph, native: Library, design: Design) -> float:
     return cost
 
 
-class EnergyKernel:
-    """A posed problem on a batch of graphs, ready for the compiled library."""
+class CpuEngine(Engine):
+    """An energy on a batch of graphs, whose solves take graphs in turn.
 
-    rtol = 1e-10
-    """Relative tolerance of the adjoint where conjugate gradients solve it."""
+    Args:
+        native: The compiled library.
+        problem: The energy.
+        solver: Newton's method.
+    """
 
-    def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
-        self.native, self.graph, self.design, self.tensors = native, graph, design, tensors
-        self.plan = plan_of(graph, native, design.channels)
-        self.sizes = Sizes.of(native, design)
-        self.held: Tensor | None = None
-        self.posing: Posing | None = None
+    kind = EnergyProblem
+    device = "cpu"
+    problem: EnergyProblem
+    order: Tensor | None = None
+    """The nodes in the order in which kernels read them, [N]; ``None``: that of the graph."""
+
+    def __init__(self, native: Library, problem: EnergyProblem, solver: Solver) -> None:
+        self.native, self.problem, self.solver = native, problem, solver
+        self.graph, self.design = problem.graph, problem.design
+        sizes = Sizes.of(native, problem.design)
+        assert sizes is not None
+        self.sizes = sizes
+        self.held: Tensor | None = None  # [N]
+        self._held: Tensor | None = None  # the same as kernels read it
+        self._analyse()
+        self.inputs = KernelInputs(native, problem, self.order)
+        self.tensors = self.inputs.tensors
         self._check()
 
-    @classmethod
-    def of(cls, native: Library, graph: Graph, design: Design, posing: Posing) -> EnergyKernel:
-        """The kernel of a problem that was posed from networks and features."""
-        made = cls(native, graph, design, posing.tensors)
-        made.posing = posing if torch.is_grad_enabled() else None  # it keeps features alive
-        return made
+    def _analyse(self) -> None:
+        """What depends on the graph alone."""
+        self.plan = plan_of(self.graph, self.native, self.design.channels)
 
-    def holding(self, held: Tensor) -> EnergyKernel:
-        """The same problem, in which some nodes [N] stay where a solve begins."""
+    @classmethod
+    def of(cls, problem: Problem, solver: Solver) -> Self | str:
+        native = found()
+        assert isinstance(problem, EnergyProblem)
+        if isinstance(native, Missing):
+            return f"there is no compiled library ({native.reason})"
+        if type(solver) is not Newton or solver.linear == "cg":  # a subclass may change any step
+            return f"solver={solver}, and the compiled solve is Newton(linear='auto')"
+        act, x = problem.design.act, problem.x
+        if ACTIVATIONS.get(act.name) != act:
+            return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
+        if any(t is not None and t.dtype != torch.float64 for t in problem.sources[:3]):
+            return "the solve runs in float32, and the compiled solve in float64"
+        if type(x) is not Tensor or any(p.device != x.device for p in problem.parameters):
+            return f"x is no tensor, or the features are on {x.device} and some parameters are not"
+        if Sizes.of(native, problem.design) is None:
+            return "the networks have more layers, units or inputs than the compiled solve takes"
+        if not cls.is_fastest_for(native, problem):
+            return "the graph is large or has no small separators: other methods are cheaper there"
+        return cls(native, problem, solver)
+
+    @staticmethod
+    def is_fastest_for(native: Library, problem: EnergyProblem) -> bool:
+        """Whether the compiled solve is cheaper than batched operations on all graphs."""
+        graph = problem.graph
+        edges = max(graph.num_edges, graph.num_nodes)
+        return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
+
+    @property
+    def path(self) -> str:
+        return f"compiled ({self.name})"
+
+    @property
+    def name(self) -> str:
+        """What computes."""
+        return self.native.instructions
+
+    def holding(self, held: Tensor) -> Self:
         out = copy(self)
-        out.__dict__.pop("_posed", None)
-        out.held = held.to(torch.uint8).contiguous()
+        out.held, out._held = held, self._reordered(held).to(torch.uint8).contiguous()
         return out
+
+    def _reordered(self, rows: Tensor) -> Tensor:
+        """Numbers of nodes [..., N] in the order of the kernels."""
+        return rows if self.order is None else rows.index_select(-1, self.order)
+
+    def _in_graph_order(self, rows: Tensor) -> Tensor:
+        """Numbers of nodes [..., N] in the order of the graph again."""
+        if self.order is None:
+            return rows
+        return torch.empty_like(rows).index_copy_(-1, self.order, rows)
 
     def _check(self) -> None:
         """Raise unless every array has the shape and the dtype that the library reads."""
@@ -143,11 +206,11 @@ class EnergyKernel:
             known.append(("weight", t.weight, [(a, b, e) for a in (1, r) for b in (1, h)]))
         if t.loop_weight is not None:
             known.append(("loop_weight", t.loop_weight, [(n,)]))
-        for name, found, allowed in known:
-            if found.shape not in allowed or found.dtype != torch.float64:
+        for name, x, allowed in known:
+            if x.shape not in allowed or x.dtype != torch.float64:
                 raise FeatureError(
-                    f"the posed tensor {name} has shape {tuple(found.shape)} and dtype "
-                    f"{found.dtype}; expected float64 and one of the shapes {allowed}"
+                    f"the kernel's input {name} has shape {tuple(x.shape)} and dtype "
+                    f"{x.dtype}; expected float64 and one of the shapes {allowed}"
                 )
         if t.edges is None and not self.design.sent_at_nodes:
             raise FeatureError("features of senders are missing; expected them on nodes or edges")
@@ -160,22 +223,7 @@ class EnergyKernel:
                 f"embeddings, or gradients of them, have shape {tuple(x.shape)}; expected {shape}"
             )
         x = x.detach() if x.requires_grad else x
-        return x.to(torch.float64).contiguous()
-
-    @staticmethod
-    def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
-        """Whether the compiled solve is cheaper than batched operations on all graphs."""
-        edges = max(graph.num_edges, graph.num_nodes)
-        return edges <= MOST_EDGES and edges <= LARGEST * graph.num_graphs
-
-    @staticmethod
-    def arranged(native: Library, graph: Graph, rows: Tensor) -> Tensor:
-        """Numbers of nodes [..., N] in the order in which the posed tensors have the nodes."""
-        return rows
-
-    def in_graph_order(self, rows: Tensor) -> Tensor:
-        """Numbers of nodes [..., N], :meth:`arranged`, in the order of the graph again."""
-        return rows
+        return self._reordered(x.to(torch.float64)).contiguous()
 
     @once
     def direct(self) -> bool:
@@ -192,11 +240,6 @@ class EnergyKernel:
     def replicas(self) -> int:
         return self.tensors.parameters.size(0)
 
-    @property
-    def name(self) -> str:
-        """What computes, for :meth:`~hogwild.models.Model.solver_path`."""
-        return self.native.instructions
-
     @once
     def _strides(self) -> tuple[int, int]:
         """Numbers between the weights of two replicas and of two heads; zero where they share."""
@@ -206,8 +249,8 @@ class EnergyKernel:
         return h * e if r > 1 else 0, e if h > 1 else 0
 
     @once
-    def _posed(self) -> tuple[Any, ...]:
-        """The arguments that pose the problem, and the tensors that must stay alive."""
+    def _problem_arguments(self) -> tuple[tuple[Any, ...], Tensors]:
+        """The arguments that say what the problem is, and the tensors that must stay alive."""
         t = self.tensors.detach()
         addresses = [address(x) for x in (t.parameters, t.nodes, t.edges, t.weight)]
         return (
@@ -215,29 +258,25 @@ class EnergyKernel:
             address(t.loop_weight),
         ), t  # fmt: skip
 
-    def plain(self) -> Tensors:
-        """The posed tensors, detached, with the nodes in the order of the graph."""
-        return self.tensors.detach()
-
     def _arguments(self, direct: bool) -> Any:
-        """What poses the problem, and whether Hessians are factorised."""
-        posed, _alive = self._posed
-        return ctypes.byref(Posed(*posed, int(direct), address(self.held)))
+        """What says what the problem is, how linear systems are solved, and which nodes are
+        held."""
+        arguments, _alive = self._problem_arguments
+        return ctypes.byref(Posed(*arguments, int(direct), address(self._held)))
 
-    def solve(
-        self, h0: Tensor | None, atol: float, rtol: float, max_iter: int, max_backtracks: int,
-        patience: int,
-    ) -> Solution:  # fmt: skip
-        """Solve from ``h0`` [R, k, N] (``None``: zero)."""
+    def solve(self, h0: Tensor | None, solver: Solver | None = None) -> Solution:
+        method = solver or self.solver
+        assert isinstance(method, Newton)
         replicas, graphs, like = self.replicas, self.graph.num_graphs, self.tensors.nodes
         shape = (replicas, self.design.channels, self.graph.num_nodes)
         h = torch.empty(shape, dtype=torch.float64, device=like.device)
         status = torch.empty(replicas, graphs, dtype=torch.long, device=like.device)
-        found = Solution(h, status, torch.empty_like(status), h.new_empty(replicas, graphs))
-        options = (atol, rtol, max_iter, max_backtracks, patience)
+        out = Solution(h, status, torch.empty_like(status), h.new_empty(replicas, graphs))
+        limits = (*method.tolerances(torch.float64), method.max_iter)
         start = None if h0 is None else self._embeddings(h0)
-        self._solve(start, options, found)
-        return found
+        self._solve(start, (*limits, method.max_backtracks, method.patience), out)
+        out.value = self._in_graph_order(out.value)
+        return out
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
@@ -262,11 +301,11 @@ class EnergyKernel:
             "gradient", self._arguments(False), address(h), torch.get_num_threads(), address(out),
             address(scale),
         )  # fmt: skip
-        return out, scale
+        return self._in_graph_order(out), scale
 
-    def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
-        """How the adjoint solve ended, and the gradients of everything that was posed, from the
-        gradient [R, k, N] at the solution ``h``."""
+    def adjoint(self, h: Tensor, gradient: Tensor) -> tuple[Solution, Tensors]:
+        """How the adjoint solve ended, and the gradients of :attr:`tensors`, from the gradient
+        [R, k, N] at the solution ``h``."""
         t, replicas = self.tensors, self.replicas
         h, gradient = self._embeddings(h), self._embeddings(gradient)
         out = Tensors(
@@ -286,17 +325,19 @@ class EnergyKernel:
             weight = weight.sum_to_size(t.weight.shape)
         if loop is not None:
             loop = loop.sum(0)
-        return ended, (out.parameters, out.nodes, out.edges, weight, loop)
+        return ended, replace(out, weight=weight, loop_weight=loop)
+
+    def vjp(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
+        ended, gradients = self.adjoint(h, gradient)
+        return ended, self.inputs.back(gradients)
 
     @property
-    def sources(self) -> tuple[Tensor | None, ...]:
-        """The tensors that :meth:`gradients` computes gradients of."""
-        return self.tensors.every() if self.posing is None else self.posing.sources
-
-    def gradients(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
-        """As :meth:`adjoint`, with the gradients of :attr:`sources`."""
-        ended, found = self.adjoint(h, gradient)
-        return ended, found if self.posing is None else self.posing.back(found)
+    def rtol(self) -> float:
+        """Relative tolerance of the adjoint where conjugate gradients solve it."""
+        if self.solver.adjoint_rtol is not None:
+            return self.solver.adjoint_rtol
+        # Gradients in float32 have no more digits.
+        return 1e-10 if self.problem.parameters[0].dtype == torch.float64 else 1e-6
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""

@@ -1,4 +1,4 @@
-"""The compiled solve on a GPU: a block of threads for every (graph, replica), one launch a solve.
+"""Energies on a GPU: a block of threads for every (graph, replica), one launch a solve.
 
 ``source/energy.cu`` is compiled for one model when the model is first solved on a GPU
 (:mod:`hogwild.kernels.driver`). Nothing is read back during a solve, so that a whole training step
@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.engines.energy import ACTIVATIONS, EnergyKernel
-from hogwild.engines.posing import Design, Tensors
+from hogwild.engines.cpu import ACTIVATIONS, CpuEngine
+from hogwild.engines.eager import TorchEngine
+from hogwild.engines.inputs import Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import (
@@ -30,6 +31,7 @@ from hogwild.kernels.driver import (
 from hogwild.kernels.native import Library, address
 from hogwild.linalg.direct import MOST_EDGES, MOST_NUMBERS, plan_of
 from hogwild.linalg.solution import Solution
+from hogwild.problems.energy import Design, EnergyProblem
 
 FEW, MANY = (256, 1), (64, 8)
 """Threads of a block, which solves one graph, and blocks that share a multiprocessor: for fewer
@@ -60,7 +62,7 @@ def prelude(design: Design, threads: int, resident: int) -> str:
     }  # fmt: skip
     lines = [f"#define HOG_{name} {value}" for name, value in numbers.items()]
     lines += ['#include "energy.h"', "namespace hog {"]
-    act, relu = list(ACTIVATIONS).index(design.act), int(design.gate == "relu")
+    act, relu = list(ACTIVATIONS).index(design.act.name), int(design.gate == "relu")
     nets = zip(("Message", "Loop", "Update"), design.widths, design.monotone, strict=True)
     for name, widths, monotone in nets:
         bits = sum(1 << j for j, rises in enumerate(monotone) if rises)
@@ -139,25 +141,36 @@ def device_plan(graph: Graph, native: Library, channels: int) -> DevicePlan:
     return DevicePlan(tensors, numbers, np.stack([np.diff(x) for x in ends]))
 
 
-class CudaEnergyKernel(EnergyKernel):
-    """A posed problem on a batch of graphs on a GPU."""
+def index_of(graph: Graph) -> int:
+    """The number of the GPU that a graph is on."""
+    device = graph.src.device
+    return torch.cuda.current_device() if device.index is None else device.index
 
-    device: int = 0
 
-    def __init__(self, native: Library, graph: Graph, design: Design, tensors: Tensors) -> None:
-        super().__init__(native, graph, design, tensors)
+class GpuEngine(CpuEngine):
+    """An energy on a batch of graphs on a GPU."""
+
+    device = "cuda"
+    index: int = 0
+    """The number of the GPU."""
+
+    def _analyse(self) -> None:
+        super()._analyse()
+        self.on_device = device_plan(self.graph, self.native, self.design.channels)
         self._load()
-        self.on_device = device_plan(graph, native, design.channels)
+
+    def holding(self, held: Tensor) -> TorchEngine:  # type: ignore[override]
+        why = "some nodes are held, and kernels for a GPU move all nodes"
+        return TorchEngine(self.problem, self.solver, why, held.bool())
 
     def _load(self) -> None:
         """Load the kernels of this model."""
-        device = self.tensors.nodes.device
-        self.device = torch.cuda.current_device() if device.index is None else device.index
-        self.functions = functions(self.design, self.device, self.threads, self.resident)
+        self.index = index_of(self.graph)
+        self.functions = functions(self.design, self.index, self.threads, self.resident)
 
     @property
     def _shape(self) -> tuple[int, int]:
-        threads, resident = FEW if self.blocks <= multiprocessors(self.device) else MANY
+        threads, resident = FEW if self.blocks <= multiprocessors(self.index) else MANY
         if self.design.channels > 2:  # rows of wider embeddings need all registers of a thread
             resident = max(REGISTERS // (255 * threads), 1)
         return threads, resident
@@ -173,9 +186,10 @@ class CudaEnergyKernel(EnergyKernel):
         return self._shape[1]
 
     @staticmethod
-    def pays(native: Library, graph: Graph, design: Design, replicas: int = 1) -> bool:
+    def is_fastest_for(native: Library, problem: EnergyProblem) -> bool:
         """Whether a block of threads a graph is faster than batched operations on all graphs: for
         small graphs and narrow embeddings."""
+        graph, design = problem.graph, problem.design
         if design.channels > MOST_CHANNELS or graph.num_edges > MOST_EDGES:
             return False
         if max(graph.num_edges, graph.num_nodes) > MOST_ROWS * graph.num_graphs:
@@ -192,7 +206,7 @@ class CudaEnergyKernel(EnergyKernel):
 
     @property
     def name(self) -> str:
-        return "CUDA sm_{}{}".format(*torch.cuda.get_device_capability(self.device))
+        return "CUDA sm_{}{}".format(*torch.cuda.get_device_capability(self.index))
 
     def _batch(self) -> tuple[_Batch, int, list[Any]]:
         """The arguments of a launch, the bytes of shared memory, and what must stay alive."""
@@ -200,7 +214,7 @@ class CudaEnergyKernel(EnergyKernel):
         nodes, edges = plan.sizes
         rows = nodes * self.sizes.node_fields + edges * self.sizes.edge_fields
         # What lies in shared memory: nothing but parameters, the fronts as well, or everything.
-        fixed, limit = 130 + self.threads + self.sizes.parameters, most_shared(self.device)
+        fixed, limit = 130 + self.threads + self.sizes.parameters, most_shared(self.index)
         some = fixed + int(plan.numbers.max(initial=0))
         whole = fixed + int((plan.numbers + rows).max(initial=0))
         limit = limit if self.resident == 1 else limit // self.resident - 1024
@@ -229,8 +243,8 @@ class CudaEnergyKernel(EnergyKernel):
         self, name: str, grid: tuple[int, int], threads: int, shared: int, *arguments: Any
     ) -> None:
         pointers, _alive = argument_addresses(arguments)
-        stream = torch.cuda.current_stream(self.device).cuda_stream
-        with torch.cuda.device(self.device):
+        stream = torch.cuda.current_stream(self.index).cuda_stream
+        with torch.cuda.device(self.index):
             launch(self.functions[name], grid, threads, shared, stream, pointers)
 
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
