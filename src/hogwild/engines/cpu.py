@@ -258,11 +258,11 @@ class CpuEngine(Engine):
             address(t.loop_weight),
         ), t  # fmt: skip
 
-    def _arguments(self, direct: bool) -> Any:
+    def _arguments(self, method: int) -> Any:
         """What says what the problem is, how linear systems are solved, and which nodes are
         held."""
         arguments, _alive = self._problem_arguments
-        return ctypes.byref(Posed(*arguments, int(direct), address(self._held)))
+        return ctypes.byref(Posed(*arguments, int(method), address(self._held)))
 
     def solve(self, h0: Tensor | None, solver: Solver | None = None) -> Solution:
         method = solver or self.solver

@@ -76,7 +76,7 @@ class LargeCpuEngine(CpuEngine):
     def name(self) -> str:
         return f"{self.native.instructions}, a graph at a time"
 
-    def _arguments(self, direct: bool) -> Any:
+    def _arguments(self, method: int) -> Any:
         return super()._arguments(BLOCKS)
 
     @property
