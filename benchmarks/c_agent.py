@@ -131,7 +131,7 @@ class InNumPy:
         self.rule = model.rule("gradient", local, self.star)
         self.h = model.start(local)
         self.inbox = random.normal(size=(1, model.channels, degree))
-        self.mail = np.zeros((1, self.rule.letter, degree))
+        self.mail = np.zeros((1, self.rule.letter_width, degree))
         self.rule.begin(self.h, self.inbox)
 
     def time(self, updates: int) -> float:

@@ -9,7 +9,7 @@ size for which convergence is proved (``certified``), and for messages. The *lig
 number of updates of a node while information travels from one end of the chain to the other.
 
 ``--measure layers``: a GCN of the paper's size (five layers of width 10) under its four rules
-(``overwriting``, ``waiting``, ``resending``, ``caching``) and an energy under two are trained on
+(``overwriting``, ``resending``, ``caching``) and an energy under two are trained on
 the same graphs and run on the same held-out graphs. The table counts a node's updates, packets and
 kilobytes (four bytes a number) until all graphs are within 1e-6 of the synchronous answer. A node
 that waits has a turn and makes no update; *turns to 1e-2* are one every (S + 1)/2 ticks. ``sums``
@@ -105,7 +105,7 @@ def chains(given: argparse.Namespace) -> None:
 # -- layers ---------------------------------------------------------------------------------------
 
 RULES = {
-    "gcn": ("overwriting", "waiting", "resending", "caching"),
+    "gcn": ("overwriting", "resending", "caching"),
     "energy-edge": ("gradient", "messages"),
 }
 SETTINGS = ((1, 0, 0.0), (5, 2, 0.0), (5, 2, 0.1), (5, 2, 0.3), (10, 5, 0.0))

@@ -17,10 +17,9 @@ not arrive, the paper's gradient steps are tried, too, and the closer result is 
 before commit efbb0aa tried gradient steps first on graphs with cycles.)
 
 Further baselines stand beside them: GCN and GAT trained under schedules (``gcn-scheduled``), GCN
-and GAT that wait for the right layer (``gcn-tagged``), that also send every value until it is
-acknowledged (``gcn-resending``), or that cache their neighbours' values of all layers
-(``gcn-caching``), and maxima (``max``). The table also has the updates, packets and bytes of a node
-until its run ended.
+and GAT that wait for the right layer, and send every value until it is acknowledged
+(``gcn-resending``), or that cache their neighbours' values of all layers (``gcn-caching``), and
+maxima (``max``). The table also has the updates, packets and bytes of a node until its run ended.
 """
 
 from __future__ import annotations
@@ -62,12 +61,11 @@ energy GNNs, whose synchronous solves are not much more exact. The second is for
 signals fade below 1e-6 along a chain and still reach the readout."""
 HOW = {
     "scheduled": "trained under schedules",
-    "tagged": "that waits for layers",
     "resending": "that waits and resends",
     "caching": "that caches layers",
 }
 """The further baselines of GCN and GAT."""
-RULES = {"tagged": "waiting", "resending": "resending", "caching": "caching"}
+RULES = {"resending": "resending", "caching": "caching"}
 """The rules of the baselines that are trained synchronously."""
 MODELS["max"] = Entry(MaxGNN, edges=True, exact=True)  # trained by name, like the others
 BASELINES = (*(f"{model}-{how}" for how in HOW for model in ("gcn", "gat")), "max")
@@ -153,7 +151,6 @@ class Asynchronous(Experiment):
             "soft energies": list(paper.SOFT),
             "GCN and GAT as trained": ["gcn", "gat"],
             "GCN and GAT trained under schedules": ["gcn-scheduled", "gat-scheduled"],
-            "GCN and GAT that wait": ["gcn-tagged", "gat-tagged"],
             "GCN and GAT that wait and resend": ["gcn-resending", "gat-resending"],
             "GCN and GAT that cache": ["gcn-caching", "gat-caching"],
             "maxima": ["max"],

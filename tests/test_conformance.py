@@ -382,7 +382,6 @@ ENGINES = {
     "balls": simulated("balls"),
     "fixed-point": simulated("fixed-point"),
     "caching": simulated("caching"),
-    "waiting": simulated("waiting"),
     "resending": simulated("resending"),
     "in step": simulated("overwriting", stagger=1, delay=0),
     "track": tracked,
@@ -406,7 +405,7 @@ EVERY = ENGINES | LONG | {"actors": cluster(2, disorder=None)}
 
 STEPS = ("messages", "gradient")
 BALLS = ("balls", "small balls")
-ROUNDS = ("caching", "waiting", "resending", "in step")
+ROUNDS = ("caching", "resending", "in step")
 TRACKS = ("track", "follow")
 PARTS = ("one part", "parts")
 AGENTS = ("agents", "agents with balls", "C", "agents by gradient", "agents with small balls",

@@ -21,7 +21,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.executors.simulation import Simulation
 from hogwild.models.base import Kind
 from hogwild.rules import gradient_rule, message_rule
-from hogwild.rules.energies import THETA, certified_steps
+from hogwild.rules.base import THETA, certified_steps
 from hogwild.solvers import Newton, solve
 from hogwild.testing.problems import Quadratic, _columns, random_graph
 from hogwild_node.rules.elimination import Messages
@@ -108,7 +108,7 @@ def test_the_proved_rate_holds_where_nodes_compute_both_sides(name, seed, stagge
     reads of itself is not old."""
     problem = pairwise(name, seed, [(0, 0), (0, 1), (0, 1), (1, 2), (2, 3), (3, 0), (3, 4)], 5)
     rule = gradient_rule(problem, "certified", age=delay)
-    assert rule.letter == 0
+    assert rule.letter_width == 0
     found = solve(problem, Newton(atol=1e-12), problem.start())
     steps = certified_steps(problem, delay, letters=False)
     rows, apart = (bound.expand_as(steps) for bound in problem.block_bounds())

@@ -142,7 +142,7 @@ def test_options_reach_the_simulation(printed):
         ("simulate --impair quantisation=0", "quantisation.unit=0; expected a positive"),
         ("simulate --impair pareto-delay=much", "alpha='much'; expected a positive number"),
         ("simulate --rule magic", "--rule magic; expected one of auto, messages, gradient"),
-        ("simulate --rule waiting", "--rule waiting does not fit this model"),
+        ("simulate --rule resending", "--rule resending does not fit this model"),
         ("simulate --step fast", "--step fast; expected a positive number, or one of auto, cert"),
         ("simulate --stagger 0", "--stagger 0;"),
         ("simulate --delay -1", "--delay -1;"),

@@ -118,7 +118,7 @@ def test_a_model_of_pyg_is_shown_on_a_graph_of_ones_own(tmp_path, capsys):
     file = tmp_path / "own.py"
     file.write_text(OWN)
     given = from_file(f"{file}:sage")
-    assert given.rules == ("caching", "waiting")
+    assert given.rules == ("caching", "resending")
     with torch.no_grad():
         stage = Stage(given)
         stage.begin()

@@ -21,7 +21,7 @@ from hogwild.asynchrony.trace import Trace
 from hogwild.errors import AsynchronyError, ConfigError, InputError
 from hogwild.executors.simulation import Simulation
 from hogwild.rules import gradient_rule
-from hogwild.rules.energies import THETA
+from hogwild.rules.base import THETA
 from hogwild.testing.problems import Quadratic, random_graph
 
 
@@ -36,7 +36,7 @@ from hogwild.testing.problems import Quadratic, random_graph
         (lambda: GSDGNN(3, out_channels=2).double(), {}, "messages"),
         (lambda: IGNN(3, out_channels=2).double(), {}, "fixed-point"),
         (lambda: GCN(3, out_channels=2).double(), {}, "caching"),
-        (lambda: GCN(3, out_channels=2).double(), {"rule": "waiting"}, "waiting"),
+        (lambda: GCN(3, out_channels=2).double(), {"rule": "resending"}, "resending"),
     ],
 )
 def test_the_rule_that_is_taken(make, options, rule):
@@ -168,7 +168,10 @@ def test_self_loops_and_multi_edges():
         ({"step": -0.1}, "step=-0.1; expected a positive number"),
         ({"step": "fast"}, "step='fast'; expected"),
         ({"rule": "magic"}, "rule='magic'; expected one of auto, messages, gradient"),
-        ({"rule": "waiting"}, "does not fit this model; expected one of auto, messages, gradient"),
+        (
+            {"rule": "resending"},
+            "does not fit this model; expected one of auto, messages, gradient",
+        ),
         ({"tol": 0.0}, "tol=0.0"),
         ({"seed": 0.5}, "seed=0.5"),
         ({"impairments": ["rain"]}, "unknown impairment 'rain'; expected instances of: Bernoulli"),

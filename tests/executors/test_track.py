@@ -216,8 +216,6 @@ def test_layers_begin_anew():
         assert float(seen.spread[119]) < 1e-12
         with pytest.raises(ConfigError, match="rule='overwriting' stops after its last layer"):
             overwriting()
-    waiting = track(net, long(60), rule="waiting", restart=30)
-    assert float(waiting.spread[59]) < 1e-9
     resending = track(net, long(60), rule="resending")
     assert float(resending.spread[59]) < 1e-9
     assert float(resending.spread[-1]) < 1e-9

@@ -61,12 +61,12 @@ def test_implicit_models_end_at_the_synchronous_answer(records):
 def test_explicit_models_do_not_unless_they_wait(records):
     for column, model in EXPLICIT:
         assert records[f"{column}/{model}"]["deviation"] > 1e-3
-        for how in ("tagged", "resending", "caching"):
+        for how in ("resending", "caching"):
             record = records[f"{column}/{model}-{how}"]
             assert record["deviation"] < 1e-9
             assert record["values"] == pytest.approx([0.0] * 5)
-        layers = {h: records[f"{column}/{model}-{h}"]["bytes"] for h in ("tagged", "caching")}
-        assert layers["caching"] > layers["tagged"] > 0
+        layers = {h: records[f"{column}/{model}-{h}"]["bytes"] for h in ("resending", "caching")}
+        assert layers["caching"] > layers["resending"] > 0
 
 
 def test_rules_suit_the_models(records):
@@ -74,7 +74,7 @@ def test_rules_suit_the_models(records):
     assert records["coordinates/energy-edge"]["rule"] == "messages"
     assert records["chains/ignn"]["rule"] == "fixed-point"
     assert records["chains/gcn"]["rule"] == "overwriting"
-    assert records["chains/gcn-tagged"]["rule"] == "waiting"
+    assert records["chains/gcn-resending"]["rule"] == "resending"
     assert records["chains/gcn-caching"]["rule"] == "caching"
 
 

@@ -14,13 +14,14 @@ from memory_swarm import Swarm
 
 from hogwild import EIGNN, GCN, GSDGNN, IGNN, EnergyGNN, Inputs
 from hogwild.engines import engine_for
-from hogwild.rules.balls import BallsRule, Told
+from hogwild.rules.balls import NUMBER, TURN, BallsRule
 from hogwild.solvers import Newton
 from hogwild.testing.problems import random_graph
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
-from hogwild_node.profiles import PROFILE
+from hogwild_node.packets import HEADER
 from hogwild_node.rules.base import Kept
+from hogwild_node.words import PROFILE
 
 TIGHT = {"solver": Newton(atol=1e-12)}
 MODELS = {
@@ -50,7 +51,7 @@ def in_step(name, edge_index, n, **options):
     swarm = swarm_of(name, edge_index, n, delay=(0.005, 0.005), lease=60.0, **options)
 
     def turn():
-        swarm.network.now += 0.01
+        swarm.network.now += TURN
         for agent in swarm.agents.values():
             agent.turn()
 
@@ -65,21 +66,29 @@ def in_step(name, edge_index, n, **options):
 @pytest.mark.parametrize("radius", [None, 1, 2])
 @pytest.mark.parametrize("name", ["edge", "normalised", "denoising", "ignn"])
 def test_agents_and_the_simulator_run_one_rule(name, radius):
-    """In step, agents have the tables and the embeddings of the simulator after every turn, also
-    after two changes of features, of which nodes hear one after the other. (Of denoising only where
-    everybody is known: the simulator's quadratic form keeps the diagonal of edges whose sender is
-    not known yet, and agents leave such edges out.)"""
+    """In step, agents know what simulated nodes know, send as many bytes and have the same
+    embeddings after every turn, also after two changes of features, of which nodes hear one after
+    the other. (Of denoising only where everybody is known: the simulator's quadratic form keeps the
+    diagonal of edges whose sender is not known yet, and agents leave such edges out.)"""
     n, graph = 11, random_graph([11], seed=7, extra=0.4)
     swarm, turn = in_step(name, edges_of(graph), n, radius=radius)
+    sent = dict.fromkeys(range(n), 0)
+    for i, agent in swarm.agents.items():
+
+        def send(to, raw, *, hello, i=i, send=agent.transport.send):
+            sent[i] += 0 if hello else len(raw) - HEADER.size
+            send(to, raw, hello=hello)
+
+        agent.transport.send = send
 
     def rule_of(before=None):
         inputs = Inputs(swarm.x.clone(), edges_of(graph))
         problem = swarm.whole.problem(inputs).detach()
         rule = BallsRule(problem, radius)
-        rule.told = Told(inputs, lambda posed: swarm.whole.problem(posed).detach())
-        begun = rule.begin(problem.start(), problem.graph.everyone.current(problem.start()))
+        rule.read(inputs, lambda posed: swarm.whole.problem(posed).detach())
+        rule.begin(problem.start(), problem.graph.everyone.current(problem.start()))
         if before is None:
-            return rule, problem.start(), begun
+            return rule, problem.start()
         nodes, edges = torch.arange(n), torch.arange(graph.num_edges)
         kept = Kept((nodes, nodes), (edges, edges), (nodes, nodes))
         assert rule.follows(before, kept)
@@ -87,26 +96,26 @@ def test_agents_and_the_simulator_run_one_rule(name, radius):
         return rule
 
     with torch.no_grad():
-        rule, h, letters = rule_of()
-        everyone = rule.everyone
+        rule, h = rule_of()
+        everyone, counted = rule.everyone, torch.zeros(n, **DOUBLE)
         for tick in range(40):
-            inbox, mail = everyone.current(rule.broadcast(h, everyone)), letters[..., graph.reverse]
+            inbox = everyone.current(rule.broadcast(h, everyone))
             for i in {20: (0, 4), 22: (0, 9)}.get(tick, ()):
                 swarm.x[i] += 1.0
                 swarm.agents[i].set_features(swarm.x[i].numpy())
             if tick in (20, 22):
                 rule = rule_of(rule)
-            h, letters = rule.update(h, inbox, mail, everyone)
+            h, _ = rule.update(h, inbox, None, everyone)
             turn()
+            counted += NUMBER * rule.numbers(everyone) * torch.tensor(rule.degree)
             for i, agent in swarm.agents.items():
-                known = rule.tables.known[:, i]
-                table = rule.around.node[known, i].tolist()
-                assert {int(other) for other in agent.work.hops} == set(table)
-                for other, edition in zip(
-                    table, rule.tables.edition[known, i].tolist(), strict=True
-                ):
-                    told = agent.work.flood.words[PROFILE, str(other)].content.features
-                    np.testing.assert_array_equal(told, rule.told.editions[edition][other])
+                ball = rule.nodes[i].ball
+                assert agent.work.hops == ball.hops
+                for other in ball.hops:
+                    told = agent.work.flood.words[PROFILE, other].content.features
+                    np.testing.assert_array_equal(told, ball.profile(other).x)
+                if radius is None:
+                    assert sent[i] - int(counted[i]) == rule.over[i], (tick, i, sent, counted)
                 if agent.work.whole or name != "denoising":
                     np.testing.assert_allclose(agent.h[0, :, 0], h[0, :, i], rtol=0, atol=2e-7)
     assert swarm.error() < 1e-2

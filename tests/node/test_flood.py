@@ -17,10 +17,7 @@ from node.test_balls import TIGHT, states, swarm_of
 from hogwild import EnergyGNN
 from hogwild_node.agent import Edge, State
 from hogwild_node.flood import (
-    ENTRY,
-    HEAD,
     HOLD,
-    LAST,
     MANY,
     PACKET,
     STRAYS,
@@ -30,14 +27,32 @@ from hogwild_node.flood import (
     after,
 )  # fmt: skip
 from hogwild_node.packets import HEADER, WORD, BadPacket
-from hogwild_node.profiles import EMBEDDING, PROFILE, Profile, read_embedding
+from hogwild_node.words import (
+    EMBEDDING,
+    ENTRY,
+    HEAD,
+    LAST,
+    PROFILE,
+    Profile,
+    read_embedding,
+)
 
 ENDLESS = struct.pack("<2d", 1.0, math.inf)
 EVERYTHING = {"passed": lambda key, older: True, "told_by": lambda source: False, "head": 36}
 
 
+class Bytes(Flood):
+    """A flood whose packets travel as bytes."""
+
+    def hear(self, peer, body, now, **options):
+        return self.take(peer, self.parse(body), now, **options)
+
+    def packets(self, peer, now, **options):
+        return [packet.write() for packet in self.tell(peer, now, **options)]
+
+
 def flood(name, incarnation=1, *, room=1000, useful=lambda key: True):
-    return Flood(
+    return Bytes(
         name, incarnation, scope=0, room=room, read=lambda key, body: body, useful=useful
     )  # fmt: skip
 
@@ -351,9 +366,10 @@ def test_damaged_packets_change_nothing(listener, data):
 )  # fmt: skip
 def test_why_packets_are_refused(listener, change, why):
     agent, _ = listener
-    body = agent.work.flood.packets("2", agent.now, **EVERYTHING)[0]
+    flood = agent.work.flood
+    body = flood.tell("2", agent.now, **EVERYTHING)[0].write()
     with pytest.raises(BadPacket, match=why):
-        agent.work.flood.hear("2", change(body), agent.now)
+        flood.take("2", flood.parse(change(body)), agent.now)
 
 
 # -- limits ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 their neighbours wait."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from hogwild import GCN, Inputs
 from hogwild.testing.problems import random_graph
 from hogwild_node import held
 from hogwild_node.agent import Edge, State
-from hogwild_node.flood import ENTRY, HEAD, LAST, PARTS, REPEAT
+from hogwild_node.flood import PARTS, REPEAT
 from hogwild_node.packets import DATA, HALF, WORD
-from hogwild_node.profiles import EMBEDDING, PROFILE, Profile
+from hogwild_node.words import EMBEDDING, ENTRY, HEAD, LAST, PROFILE, Profile
 
 LEASE = 1.0
 
@@ -297,7 +298,7 @@ def test_every_word_is_told_again_now_and_then():
         now += 0.1
         for body in one.packets("b", now, **EVERYTHING):
             if now > REPEAT:
-                told |= {key for key, *_ in other._entries(body)}
+                told |= {word.key for word in other.parse(body).words}
             other.hear("a", body, now)
         tell(other, one, now)
     assert told == set(one.words)
@@ -342,8 +343,8 @@ def test_bounds_are_of_what_is_known_now():
     swarm.run(6.0)
     work = swarm.agents[0].work
     assert swarm.agents[0].read().bound < 1e-9
-    work.flood.words[PROFILE, "2"].version = (99, 1)
-    work._stale = True
+    word = work.flood.words[PROFILE, "2"]
+    work.flood.words[PROFILE, "2"] = replace(word, version=(99, 1))
     work.meet(swarm.agents[0].features, {"1": swarm.agents[0].links["1"]}, swarm.network.now)
     assert work.bound(True, 3, 1e-8) == math.inf
     work.update(swarm.network.now, lambda: None)
@@ -357,7 +358,7 @@ def test_neighbours_that_were_taken_away_take_no_memory():
     assert one.work.flood.peers["2"].has
     one.set_neighbours({"0": Edge()})
     assert not one.work.flood.peers["2"].has
-    assert "2" not in one.work.incarnations
+    assert "2" not in one.work.ball.incarnations
 
 
 @pytest.mark.parametrize("rule", ["messages", "balls"])

@@ -59,18 +59,12 @@ def test_exact_under_long_outages(rule, impairment):
     assert float(run.deviation.max()) <= 1e-12
 
 
-@pytest.mark.parametrize("rule", ["overwriting", "waiting"])
-def test_overwriting_and_waiting_are_not_exact_under_loss(rule):
+def test_overwriting_is_not_exact_under_loss():
     run = simulate(
-        model_of("gcn"), graphs(), runs=2, rule=rule, impairments=BernoulliLoss(0.3), ticks=300
-    )
+        model_of("gcn"), graphs(), runs=2, rule="overwriting", impairments=BernoulliLoss(0.3),
+        ticks=300,
+    )  # fmt: skip
     assert not bool(run.converged.any())
-
-
-def test_waiting_nodes_reach_the_synchronous_answer():
-    run = simulate(model_of("gcn"), graphs(), runs=2, rule="waiting")
-    assert run.rule == "waiting"
-    assert float(run.deviation.max()) <= 1e-12
 
 
 @pytest.mark.parametrize("impairments", [(), HARSH], ids=["calm", "harsh"])
@@ -115,16 +109,17 @@ def test_caching_takes_no_longer_than_proved():
         assert found.constants["ticks_to_answer"] == bound
 
 
-@pytest.mark.parametrize("rule", ["overwriting", "waiting", "resending", "caching"])
+@pytest.mark.parametrize("rule", ["overwriting", "resending", "caching"])
 def test_what_is_proved(rule):
     found = certify(model_of("gcn"), graphs(), rule=rule)
     assert found.guaranteed == (rule != "overwriting")
     lossy = certify(model_of("gcn"), graphs(), rule=rule, impairments=BernoulliLoss(0.1, burst=3))
     assert lossy.guaranteed == (rule in ("resending", "caching"))
     word = {
-        "overwriting": "depends on the schedule", "waiting": "a single lost packet stops",
-        "resending": "acknowledged", "caching": "crossed L hops",
-    }[rule]  # fmt: skip
+        "overwriting": "depends on the schedule",
+        "resending": "acknowledged",
+        "caching": "crossed L hops",
+    }[rule]
     assert word in found.reason
 
 
@@ -156,7 +151,6 @@ def test_numbers_in_packets():
     data = Data(x=torch.randn(2, 3, **DOUBLE), edge_index=chain(2))
     options = {"stagger": 1, "delay": 0, "tol": None, "ticks": 20}
     for rule, packets, numbers in (
-        ("waiting", 2, (1 + 4) + (1 + 6)),
         ("resending", 4, (2 + 4) + (2 + 4 + 6) + (2 + 6) + 2),
         ("caching", 19, 19 * (3 + 4 + 6)),
     ):
@@ -202,7 +196,7 @@ def test_resending_needs_reverse_links():
 def test_loops_and_doubled_edges():
     index = torch.cat([grid(2, 3), torch.tensor([[0, 1, 2], [1, 0, 2]])], 1)
     data = Data(x=torch.randn(6, 3, **DOUBLE), edge_index=index)
-    for rule in ("waiting", "resending", "caching"):
+    for rule in ("resending", "caching"):
         for model in (GCN(3, out_channels=2).double(), pyg.GraphConv(3, 2).double()):
             run = simulate(model, data, runs=2, rule=rule, tol=1e-12)
             assert float(run.deviation.max()) <= 1e-12, rule

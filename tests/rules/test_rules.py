@@ -1,13 +1,17 @@
 """Which rules there are: a user's own rule has a name like the library's."""
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 from torch_geometric.data import Data
 
 import hogwild
+import hogwild_node
 from hogwild.errors import ConfigError
 from hogwild.problems import FixedPoint
-from hogwild.rules import fitting, fixed_point_rule, gradient_rule, register
+from hogwild.rules import RULES, fitting, fixed_point_rule, gradient_rule, register
 
 
 @pytest.fixture
@@ -69,3 +73,13 @@ def test_what_makes_a_rule_is_a_function_and_its_kind_a_problem():
         register("ours", 3)
     with pytest.raises(ConfigError, match="kind="):
         register("ours", gradient_rule, int)
+
+
+@pytest.mark.parametrize("package", [hogwild, hogwild_node])
+def test_nobody_compares_names_of_rules(package):
+    """Who wants to know more about a rule reads what the rule says about itself."""
+    for file in sorted(Path(package.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Compare) and "kind" not in ast.unparse(node):
+                named = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+                assert not named & set(RULES), f"{file.name}: {ast.unparse(node)}"

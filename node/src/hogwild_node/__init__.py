@@ -16,7 +16,6 @@ from hogwild_node.rules import (
     OverwritingRule,
     ResendingRule,
     Rule,
-    WaitingRule,
 )
 from hogwild_node.soft import Soft
 from hogwild_node.star import Star
@@ -41,6 +40,5 @@ __all__ = [
     "Rule",
     "Soft",
     "Star",
-    "WaitingRule",
     "namespace",
 ]

@@ -26,19 +26,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from hogwild_node.errors import SetupError
-from hogwild_node.flood import Flood, Key
+from hogwild_node.flood import Flood
 from hogwild_node.held import Piece, Solved, solve
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.model import NodeModel, Part
 from hogwild_node.ops import Array
 from hogwild_node.packets import HEADER, BadPacket, Edge, Format, Header, Link
-from hogwild_node.profiles import EMBEDDING, PROFILE, Profile, checked, read_embedding
 from hogwild_node.registers import Work
 from hogwild_node.star import Star
+from hogwild_node.words import (
+    EMBEDDING,
+    PROFILE,
+    Key,
+    Packet,
+    Profile,
+    Version,
+    checked,
+    read_embedding,
+)
 
 LARGEST = 256
 """Most nodes of which an agent without a radius keeps word; with a radius, ``WIDER`` times as many
@@ -57,6 +67,127 @@ def profile_of(features: Array, edges: Mapping[str, Edge]) -> Profile:
         attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
         told[name] = (float(edge.weight), attr)
     return Profile(features, told)
+
+
+def has_moved(h: Array, last: Array, number: Any) -> bool:
+    """Whether an embedding has moved by more than rounding since it was told ``last`` (empty:
+    never), in numbers of this type."""
+    if h.shape != last.shape:
+        return True
+    return bool(np.abs(h - last).max() > STILL * float(np.finfo(number).eps) * np.abs(h).max())
+
+
+class Ball:
+    """What one node knows of the nodes around it: their words, and who can be reached.
+
+    Args:
+        name: The node's name.
+        incarnation: Its incarnation.
+        radius: Hops within which it solves for others, too; infinite: for everybody.
+        couples: c, the hops between nodes whose equations depend on each other.
+        read: Called as ``read(key, body)``: what a word says.
+
+    Attributes:
+        hops: The hops to every node that can be reached within ``radius`` + c.
+        full: Whether everybody is known that the nodes nearer than that list.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        incarnation: int,
+        radius: float,
+        couples: int,
+        read: Callable[[Key, bytes], Any],
+    ) -> None:
+        self.name, self.radius, self.reach = name, radius, radius + couples
+        bounded = radius < math.inf
+        self.flood = Flood(
+            name, incarnation, scope=int(radius) + 1 if bounded else 0,
+            room=WIDER * LARGEST if bounded else LARGEST, read=read, useful=self._is_useful,
+        )  # fmt: skip
+        self.incarnations: dict[str, int] = {}
+        self.hops: dict[str, int] = {name: 0}
+        self.full = False
+        self._stale = True  # whether profiles have changed since the last look around
+
+    def _is_useful(self, key: Key) -> bool:
+        return key[1] in self.hops
+
+    def hear(self, name: str, incarnation: int, packet: Packet, now: float) -> None:
+        """Take a packet of a neighbour in."""
+        fresh = self.incarnations.get(name, incarnation) != incarnation
+        new = self.flood.take(name, packet, now, fresh=fresh)
+        self._stale = self._stale or any(kind == PROFILE for kind, _ in new)
+        self.incarnations[name] = incarnation
+
+    def forget(self, name: str) -> None:
+        """A neighbour is no more."""
+        self.flood.forget(name)
+        self.incarnations.pop(name, None)
+
+    def meet(self, profile: bytes, now: float) -> bool:
+        """The node's profile is this one; whether that is new. Also looks around, if words have
+        changed, and makes room, if there is none."""
+        new = self.flood.say(PROFILE, profile, now)
+        if new or self._stale:
+            self._look_around()
+            self._stale = False
+        if self.flood.crowded:
+            self.flood.tidy(now)
+        return new
+
+    def tell(self, name: str, now: float, head: int) -> list[Packet]:
+        """The packets to a neighbour, with so many bytes before each of them."""
+
+        def passed(key: Key, older: bool) -> bool:
+            if older or key[1] == name:
+                return older  # whoever has an older word of it shall not keep that
+            return self.hops.get(key[1], math.inf) < self.reach
+
+        def told_by(source: str) -> bool:
+            there, here = self.profile(source), self.profile(name)
+            if there is None or here is None:
+                return False
+            return name in there.edges and source in here.edges
+
+        return self.flood.tell(name, now, passed=passed, told_by=told_by, head=head)
+
+    def profile(self, name: str) -> Profile | None:
+        """What the node of this name tells of itself; ``None``: nothing was heard."""
+        word = self.flood.words.get((PROFILE, name))
+        return None if word is None else word.content
+
+    def _look_around(self) -> None:
+        """Find the hops to all nodes that can be reached, and whether all of them are known."""
+        hops, full = {self.name: 0}, True
+        for node in (queue := [self.name]):
+            here = self.profile(node)
+            assert here is not None
+            for other in here.edges if hops[node] < self.reach else ():
+                there = self.profile(other)
+                if there is None or node not in there.edges:
+                    full = False
+                elif other not in hops:
+                    hops[other] = hops[node] + 1
+                    queue.append(other)
+        self.hops, self.full = hops, full
+        self.flood.reconsider()
+
+    @property
+    def rim(self) -> bool:
+        """Whether anybody is farther than the radius."""
+        return max(self.hops.values()) > self.radius
+
+    def depends(self) -> list[tuple[str, Version, Version]]:
+        """The nodes that are solved for or held, the own one first, each with the versions of the
+        two words that an answer depends on."""
+        words, found = self.flood.words, []
+        for name, far in self.hops.items():
+            word = words.get((PROFILE if far <= self.radius else EMBEDDING, name))
+            if word is not None:  # a node of the rim counts from its first embedding on
+                found.append((name, words[PROFILE, name].version, word.version))
+        return found
 
 
 class Balls(Work):
@@ -89,8 +220,6 @@ class Balls(Work):
                 f"radius={radius!r}; expected a whole number from 0 on, or None for the whole graph"
             )
         self.model, self.name = model, name
-        self.radius = math.inf if radius is None else radius
-        self.reach = self.radius + model.couples
         self.format = Format(
             model.name,
             "balls",
@@ -102,21 +231,14 @@ class Balls(Work):
             precision,
             floods=True,
         )
-        self.flood = Flood(
-            name, incarnation, scope=0 if radius is None else radius + 1,
-            room=LARGEST if radius is None else WIDER * LARGEST,
-            read=self._read, useful=lambda key: key[1] in self.hops,
-        )  # fmt: skip
-        self.incarnations: dict[str, int] = {}
-        self.hops: dict[str, int] = {name: 0}
-        self.full = False
+        self.radius = math.inf if radius is None else radius
+        self.ball = Ball(name, incarnation, self.radius, model.couples, self._read)
+        self.flood = self.ball.flood
         self.residual = math.inf
         self.solved: Solved | None = None
-        self._stale = True  # whether words have changed since the last look around
         self._answered: object = None  # what the last answer depends on
-        self._answers = False  # whether that is what is known now
         self._warm: dict[str, Array] = {}
-        self._spoken: Array | None = None
+        self._spoken = np.zeros(0)
         self.forwards = True
         alone = model.build(features, [])
         self.h = model.start(alone) if h is None else h
@@ -137,65 +259,24 @@ class Balls(Work):
 
     def meet(self, features: Array, members: Mapping[str, Link], now: float) -> bool:
         edges = {name: link.edge for name, link in members.items()}
-        new = self.flood.say(PROFILE, profile_of(features, edges).write(), now)
-        if new or self._stale:
-            self._look_around()
-            self._stale = False
-        if self.flood.crowded:
-            self.flood.tidy(now)
-        return new
+        return self.ball.meet(profile_of(features, edges).write(), now)
 
     def forget(self, name: str) -> None:
-        self.flood.forget(name)
-        self.incarnations.pop(name, None)
+        self.ball.forget(name)
 
     def hear(self, name: str, incarnation: int, body: bytes, now: float) -> None:
-        fresh = self.incarnations.get(name, incarnation) != incarnation
-        if self.flood.hear(name, body, now, fresh=fresh):
-            self._stale = True
-        self.incarnations[name] = incarnation
+        self.ball.hear(name, incarnation, self.flood.parse(body), now)
 
     def data(self, header: Header, name: str, now: float) -> list[bytes]:
-        def passed(key: Key, older: bool) -> bool:
-            if older or key[1] == name:
-                return older  # whoever has an older word of it shall not keep that
-            return self.hops.get(key[1], math.inf) < self.reach
-
-        def told_by(source: str) -> bool:
-            there, here = self._profile(source), self._profile(name)
-            if there is None or here is None:
-                return False
-            return name in there.edges and source in here.edges
-
-        bodies = self.flood.packets(name, now, passed=passed, told_by=told_by, head=HEADER.size)
-        return [self.format.packet(header, body) for body in bodies]
-
-    def _profile(self, name: str) -> Profile | None:
-        word = self.flood.words.get((PROFILE, name))
-        return None if word is None else word.content
+        packets = self.ball.tell(name, now, HEADER.size)
+        return [self.format.packet(header, packet.write()) for packet in packets]
 
     # -- who is there ------------------------------------------------------------------------------
 
-    def _look_around(self) -> None:
-        """Find the hops to all nodes that can be reached, and whether all of them are known."""
-        hops, full = {self.name: 0}, True
-        for node in (queue := [self.name]):
-            here = self._profile(node)
-            assert here is not None
-            for other in here.edges if hops[node] < self.reach else ():
-                there = self._profile(other)
-                if there is None or node not in there.edges:
-                    full = False
-                elif other not in hops:
-                    hops[other] = hops[node] + 1
-                    queue.append(other)
-        self.hops, self.full, self._answers = hops, full, False
-        self.flood.stamp += 1
-
     @property
-    def rim(self) -> bool:
-        """Whether anybody is farther than the radius."""
-        return max(self.hops.values()) > self.radius
+    def hops(self) -> Mapping[str, int]:
+        """The hops to all nodes that can be reached."""
+        return self.ball.hops
 
     @property
     def knows(self) -> int:
@@ -203,12 +284,12 @@ class Balls(Work):
 
     @property
     def whole(self) -> bool:
-        return self.full and not self.rim and not self.flood.crowded
+        return self.ball.full and not self.ball.rim and not self.flood.crowded
 
     @property
     def trouble(self) -> str | None:
         # Words beyond the room may not even come: neighbours have no room for them either.
-        if not self.flood.crowded and (self.full or len(self.flood.words) < self.flood.room):
+        if not self.flood.crowded and (self.ball.full or len(self.flood.words) < self.flood.room):
             return self._unsolved
         return (
             f"there are more nodes than the {self.flood.room} of which it keeps word, and it "
@@ -228,22 +309,14 @@ class Balls(Work):
     # -- an update ---------------------------------------------------------------------------------
 
     def update(self, now: float, breathe: Callable[[], None]) -> None:
-        words = self.flood.words
-        used = [
-            (name, (PROFILE if far <= self.radius else EMBEDDING, name))
-            for name, far in self.hops.items()
-            if far <= self.radius or (EMBEDDING, name) in words
-        ]
-        depends = [(words[PROFILE, name].version, words[key].version, name) for name, key in used]
-        moved = 0.0
+        depends, moved = self.ball.depends(), 0.0
         if depends != self._answered:
             self._answered = depends
-            moved = self._solve([name for name, _ in used], breathe)
-        self._answers = True
+            moved = self._solve([name for name, _, _ in depends], breathe)
         self.residual = math.inf
-        if self.full and self.solved is not None and self.solved.good:
+        if self.ball.full and self.solved is not None and self.solved.good:
             self.residual = max(self.solved.residual, moved)
-        self.speaks = self.full and self.rim and self._speak(now)
+        self.speaks = self.ball.full and self.ball.rim and self._speak(now)
 
     def _solve(self, names: list[str], breathe: Callable[[], None]) -> float:
         """Solve for the nodes of these names, the agent's own first; how far that moved any of
@@ -301,9 +374,8 @@ class Balls(Work):
     def _speak(self, now: float) -> bool:
         """Tell the embedding, if it has moved: others have this agent in their rims. Whether it
         has."""
-        h, eps = self.h[0, :, 0], float(np.finfo(self.format.number).eps)
-        last = self._spoken
-        if last is None or np.abs(h - last).max() > STILL * eps * np.abs(h).max():
+        h = self.h[0, :, 0]
+        if has_moved(h, self._spoken, self.format.number):
             with np.errstate(over="ignore"):
                 told = h.astype(self.format.number)
             if np.isfinite(told).all():
@@ -313,7 +385,7 @@ class Balls(Work):
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
         found, convexity = self.solved, self.model.convexity
-        current = self.whole and self._answers
+        current = self.whole and self._answered == self.ball.depends()
         if not current or found is None or not found.good or convexity is None:
             return math.inf
         size = math.sqrt(self.knows * self.model.channels)

@@ -9,11 +9,13 @@ neighbour has: those that it sent itself, and those in packets that it has confi
 here is news. Every packet has a number and confirms the last 33 packets that were heard, so that
 loss, delay, reordering and duplicates cost time and nothing else. News that has not been sent, or
 not been confirmed for two round trips, is sent in as many packets as it takes, each of at most
-``PACKET`` bytes (a longer word travels alone). What is under way and unconfirmed fills the last of
-these packets up, at no further packet: a loss then costs a turn and not two round trips.
+``PACKET`` bytes (a longer word travels alone). What was sent at an earlier turn and is not
+confirmed fills the last of these packets up, at no further packet: a loss then costs a turn and not
+two round trips.
 
-**News is left out that another neighbour tells.** What came from a neighbour u of j, j hears from u
-(:mod:`hogwild.rules.tables`), so i does not send it for the first ``HOLD`` seconds.
+**News is left out that another neighbour tells.** What came from a neighbour u of j, j hears from
+u, so i does not send it for the first ``HOLD`` seconds. (The news came to u from somebody else, and
+so on back to its owner, who tells all neighbours. So somebody tells j.)
 
 **Owners count on.** An agent that has lost its memory counts from one again. Its neighbours still
 have its last word. They see that it has an older one, and tell it; it then counts on from there.
@@ -33,12 +35,12 @@ who counts on. A packet with a forged number far ahead would make all later ones
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hogwild_node.packets import HALF, WORD, BadPacket
+from hogwild_node.words import HEAD, LAST, Key, Packet, Version, Word
 
 PACKET = 1200
 """Bytes of a packet with several words: what every network passes on in one piece."""
@@ -51,8 +53,6 @@ SLOWEST, UNKNOWN = 1.0, 0.25
 known."""
 TIDY = 10.0
 """Seconds between two times at which words of no use are deleted."""
-LAST = WORD // 2
-"""The last count of a version."""
 REPEAT, PARTS = 2.0, 30
 """Seconds between two packets to a neighbour with words that it is taken to have, and how many such
 packets tell all words."""
@@ -60,13 +60,6 @@ STRAYS = 33
 """Packets in a row that are too old to be confirmed, after which the newest number was wrong."""
 KEPT = 512
 """Packets to a neighbour that an agent remembers while they are not confirmed."""
-
-HEAD = struct.Struct("<IIIHH")
-ENTRY = struct.Struct("<BBIIH")
-Key = tuple[int, str]
-"""A kind of word, and its owner."""
-Version = tuple[int, int]
-"""The owner's count, and its incarnation."""
 NEVER: Version = (0, 0)
 
 
@@ -74,26 +67,6 @@ def after(version: Version, incarnation: int) -> Version:
     """The next version of an owner with this incarnation. Only the very last one has none."""
     count, life = version
     return (count + 1, incarnation) if count < LAST else (LAST, min(life + 1, WORD - 1))
-
-
-@dataclass
-class Word:
-    """What is known of an owner.
-
-    Attributes:
-        version: Its version.
-        body: Its bytes.
-        content: What they say.
-        source: The neighbour who told it; ``None``: the agent itself, or a neighbour that has lost
-            its memory since.
-        since: When.
-    """
-
-    version: Version
-    body: bytes
-    content: Any
-    source: str | None = None
-    since: float = 0.0
 
 
 @dataclass
@@ -109,15 +82,15 @@ class Peer:
     before: int = 0  # bit b: packet newest - 1 - b was heard
     strays: int = 0  # packets in a row that were too old to be confirmed
     trip: float | None = None  # smoothed seconds until a packet is confirmed
-    idle: int = -1  # the stamp at which there was no news for it
+    news: dict[Key, None] = field(default_factory=dict)  # what may be news for it
     repeated: float | None = None  # when words were last told again
     place: int = 0  # how many were
 
-    def remembers(self, memory: int) -> None:
-        """It has this memory from now on, of which nothing is known."""
+    def remembers(self, memory: int, words: Iterable[Key]) -> None:
+        """It has this memory from now on, of which nothing is known: all words are news."""
         for known in (self.has, self.flying, self.sent):
             known.clear()
-        self.memory, self.idle = memory, -1
+        self.memory, self.news = memory, dict.fromkeys(words)
 
     def note(self, number: int) -> bool:
         """A packet was heard; whether it is the newest."""
@@ -134,14 +107,15 @@ class Peer:
 
     def confirm(self, newest: int, before: int, now: float) -> None:
         """It has heard this packet, and those before whose bits are set."""
-        heard = [newest, *(newest - 1 - b for b in range(32) if before >> b & 1)]
-        for number in heard:
-            when, words = self.sent.pop(number % WORD, (now, []))
+        for number in list(self.sent):
+            ago = (newest - number) % WORD
+            if ago and not (ago <= 32 and before >> (ago - 1) & 1):
+                continue
+            when, words = self.sent.pop(number)
             for key, version in words:
                 self.learn(key, version)
-            if words:
-                trip = max(now - when, 0.0)
-                self.trip = trip if self.trip is None else 0.75 * self.trip + 0.25 * trip
+            trip = max(now - when, 0.0)
+            self.trip = trip if self.trip is None else 0.75 * self.trip + 0.25 * trip
 
     def learn(self, key: Key, version: Version) -> None:
         """It has this version, at least."""
@@ -177,10 +151,12 @@ class Flood:
         self.name, self.incarnation, self.scope, self.room = name, incarnation, scope, room
         self.read, self.useful = read, useful
         self.words: dict[Key, Word] = {}
+        # The neighbour who told a word, and when; None: the agent itself, or a neighbour that has
+        # lost its memory since.
+        self.heard: dict[Key, tuple[str | None, float]] = {}
         self.peers: dict[str, Peer] = {}
         self.memory, self.crowded, self.tidied = 0, False, -math.inf
         self.last: dict[int, Version] = {}  # the last version of each kind of own word
-        self.stamp = 0  # changes with the words, and when the agent passes other words on
 
     def say(self, kind: int, body: bytes, now: float) -> bool:
         """The agent's own word of this kind says this from now on; whether that is new."""
@@ -188,9 +164,18 @@ class Flood:
         if key in self.words and self.words[key].body == body:
             return False
         self.last[kind] = after(self.last.get(kind, NEVER), self.incarnation)
-        self.words[key] = Word(self.last[kind], body, self.read(key, body), None, now)
-        self.stamp += 1
+        self._put(Word(key, self.last[kind], body, self.read(key, body)), None, now)
         return True
+
+    def _put(self, word: Word, source: str | None, now: float) -> None:
+        self.words[word.key], self.heard[word.key] = word, (source, now)
+        for peer in self.peers.values():
+            peer.news[word.key] = None
+
+    def reconsider(self) -> None:
+        """The agent passes other words on from now on: all may be news."""
+        for peer in self.peers.values():
+            peer.news = dict.fromkeys(self.words)
 
     def peer(self, name: str) -> Peer:
         """What is known of a neighbour's words.
@@ -198,77 +183,65 @@ class Flood:
         Packets are numbered from the agent's incarnation on, a random number, so that a neighbour
         that confirms packets of a former life confirms nothing.
         """
-        return self.peers.setdefault(name, Peer(number=self.incarnation))
+        if name not in self.peers:
+            self.peers[name] = Peer(number=self.incarnation, news=dict.fromkeys(self.words))
+        return self.peers[name]
 
     def forget(self, peer: str) -> None:
         """A neighbour is no more, or has lost its memory. Its packets are numbered on."""
-        self.peers[peer] = Peer(number=self.peer(peer).number)
-        for word in self.words.values():
-            if word.source == peer:
-                word.source = None
+        number = self.peer(peer).number
+        self.peers[peer] = Peer(number=number, news=dict.fromkeys(self.words))
+        for key, (source, since) in self.heard.items():
+            if source == peer:
+                self.heard[key] = None, since
 
     # -- hearing -----------------------------------------------------------------------------------
 
-    def hear(self, peer: str, body: bytes, now: float, *, fresh: bool = False) -> set[Key]:
+    def parse(self, body: bytes) -> Packet:
+        """The packet in these bytes. Words that are known already are not read again.
+
+        Raises:
+            BadPacket: The packet is damaged.
+        """
+        return Packet.read(body, self._content)
+
+    def take(self, peer: str, packet: Packet, now: float, *, fresh: bool = False) -> set[Key]:
         """Take a packet of a neighbour in, whole or not at all; which words were new.
 
         Args:
             fresh: Whether the neighbour has begun a new life since its last packet.
 
         Raises:
-            BadPacket: The packet is damaged, or of another kind; it changes nothing.
+            BadPacket: The packet is of another kind; it changes nothing.
         """
-        if len(body) < HEAD.size:
-            raise BadPacket("size")
-        number, newest, before, memory, scope = HEAD.unpack_from(body)
-        if scope != self.scope:
+        if packet.scope != self.scope:
             raise BadPacket("radius")
-        if not number:
+        if not packet.number:
             raise BadPacket("numbers")
-        told = list(self._entries(body))
         if fresh:
             self.forget(peer)
-        found = self.peer(peer)
-        newer = found.note(number)
+        found, memory = self.peer(peer), packet.memory
+        newer = found.note(packet.number)
         if found.memory is None or (newer and memory != found.memory):
-            found.remembers(memory)
+            found.remembers(memory, self.words)
         now_known = memory == found.memory  # a late packet may tell of what was deleted since
-        if newest and now_known:
-            found.confirm(newest, before, now)
+        if packet.newest and now_known:
+            found.confirm(packet.newest, packet.before, now)
         new = set()
-        for key, version, raw, content in told:
+        for word in packet.words:
+            key, version, known = word.key, word.version, self.words.get(word.key)
+            if known is not None and version == known.version == found.has.get(key):
+                continue  # nothing is new to anybody
             if now_known:
                 found.learn(key, version)
                 if newer and version < found.has[key]:  # it was taken to have what it has not
-                    found.has[key], found.idle = version, -1
-                known = self.words.get(key)
-                if known is not None and known.version > found.has[key]:  # it lacks the newer one
-                    found.idle = -1
+                    found.has[key] = version
+                found.news[key] = None
             if key[1] == self.name:
                 self._count_on(key, version, now)
-            elif self._take(key, Word(version, raw, content, peer, now), now):
+            elif self._keep(word, peer, now):
                 new.add(key)
         return new
-
-    def _entries(self, body: bytes) -> Iterator[tuple[Key, Version, bytes, Any]]:
-        at = HEAD.size
-        while at < len(body):
-            if at + ENTRY.size > len(body):
-                raise BadPacket("size")
-            kind, width, count, incarnation, size = ENTRY.unpack_from(body, at)
-            at += ENTRY.size
-            end = at + width + size
-            if end > len(body):
-                raise BadPacket("size")
-            if not 0 < count <= LAST:
-                raise BadPacket("numbers")
-            try:
-                key = (kind, body[at : at + width].decode("ascii"))
-            except UnicodeDecodeError:
-                raise BadPacket("names") from None
-            raw = bytes(body[at + width : end])
-            yield key, (count, incarnation), raw, self._content(key, raw)
-            at = end
 
     def _content(self, key: Key, raw: bytes) -> Any:
         """What a word says; words are told more than once."""
@@ -282,11 +255,10 @@ class Flood:
             self.last[kind] = max(self.last.get(kind, NEVER), version)
         elif version > mine.version:
             self.last[kind] = after(version, self.incarnation)
-            mine.version, mine.since = self.last[kind], now
-            self.stamp += 1
+            self._put(replace(mine, version=self.last[kind]), None, now)
 
-    def _take(self, key: Key, word: Word, now: float) -> bool:
-        known = self.words.get(key)
+    def _keep(self, word: Word, source: str, now: float) -> bool:
+        known = self.words.get(word.key)
         if known is not None and known.version >= word.version:
             return False
         if known is None and len(self.words) >= self.room:
@@ -295,8 +267,7 @@ class Flood:
             if len(self.words) >= self.room:
                 self.crowded = True
                 return False
-        self.words[key] = word
-        self.stamp += 1
+        self._put(word, source, now)
         return True
 
     def tidy(self, now: float) -> None:
@@ -307,15 +278,14 @@ class Flood:
             return
         useless = [key for key in self.words if key[1] != self.name and not self.useful(key)]
         for key in useless:
-            del self.words[key]
+            del self.words[key], self.heard[key]
         if useless:
             self.memory, self.crowded = (self.memory + 1) % HALF, False
             self.tidied = now
-            self.stamp += 1
 
     # -- telling -----------------------------------------------------------------------------------
 
-    def packets(
+    def tell(
         self,
         peer: str,
         now: float,
@@ -323,7 +293,7 @@ class Flood:
         passed: Callable[[Key, bool], bool],
         told_by: Callable[[str], bool],
         head: int,
-    ) -> list[bytes]:
+    ) -> list[Packet]:
         """The packets to a neighbour, one at least.
 
         Args:
@@ -334,32 +304,31 @@ class Flood:
             head: Bytes that go before each of these packets.
         """
         to = self.peer(peer)
-        due: list[Key] = []
-        under_way: list[Key] = []
-        later = False
+        due: list[Word] = []
+        under_way: list[Word] = []
         wait = UNKNOWN if to.trip is None else min(2.0 * to.trip, SLOWEST)
-        for key, word in self.words.items() if to.idle != self.stamp else ():
-            theirs = to.has.get(key, NEVER)
-            if theirs >= word.version or not passed(key, theirs > NEVER):
+        for key in list(to.news):
+            word, theirs = self.words.get(key), to.has.get(key, NEVER)
+            if word is None or theirs >= word.version or not passed(key, theirs > NEVER):
+                del to.news[key]
                 continue
-            if word.source is not None and now - word.since < HOLD and told_by(word.source):
-                later = True
+            source, since = self.heard[key]
+            if source is not None and now - since < HOLD and told_by(source):
                 continue
             version, when = to.flying.get(key, (NEVER, 0.0))
-            late = version < word.version or now - when >= wait
-            (due if late else under_way).append(key)
-        if not (due or under_way or later):
-            to.idle = self.stamp
-        pending = {*due, *under_way}
-        due += [key for key in self._again(to, now, passed) if key not in pending]
+            if version < word.version or now - when >= wait:
+                due.append(word)
+            elif now > when:
+                under_way.append(word)
+        pending = {word.key for word in (*due, *under_way)}
+        due += [self.words[key] for key in self._again(to, now, passed) if key not in pending]
         space = PACKET - head - HEAD.size
         loads = self._loads(due, space)
-        left = space - sum(map(self._size, loads[-1]))
-        for key in under_way:
-            size = self._size(key)
-            if size <= left:
-                loads[-1].append(key)
-                left -= size
+        left = space - sum(word.size for word in loads[-1])
+        for word in under_way:
+            if word.size <= left:
+                loads[-1].append(word)
+                left -= word.size
         return [self._packet(to, load, now) for load in loads]
 
     def _again(self, to: Peer, now: float, passed: Callable[[Key, bool], bool]) -> list[Key]:
@@ -374,36 +343,27 @@ class Flood:
         some = [every[(begin + i) % len(every)] for i in range(count)]
         return [key for key in some if passed(key, to.has.get(key, NEVER) > NEVER)]
 
-    def _size(self, key: Key) -> int:
-        return ENTRY.size + len(key[1]) + len(self.words[key].body)
-
-    def _loads(self, keys: list[Key], space: int) -> list[list[Key]]:
+    @staticmethod
+    def _loads(words: list[Word], space: int) -> list[list[Word]]:
         """Words for one packet each, as many packets as one turn allows."""
-        loads: list[list[Key]] = [[]]
+        loads: list[list[Word]] = [[]]
         left = space
-        for key in keys:
-            size = self._size(key)
-            if loads[-1] and size > left:
+        for word in words:
+            if loads[-1] and word.size > left:
                 if len(loads) == MANY:
                     break
                 loads.append([])
                 left = space
-            loads[-1].append(key)
-            left -= size
+            loads[-1].append(word)
+            left -= word.size
         return loads
 
-    def _packet(self, to: Peer, load: list[Key], now: float) -> bytes:
+    def _packet(self, to: Peer, words: list[Word], now: float) -> Packet:
         to.number = to.number % (WORD - 1) + 1
-        parts = [HEAD.pack(to.number, to.newest, to.before, self.memory, self.scope)]
-        for key in load:
-            word = self.words[key]
-            to.flying[key] = (word.version, now)
-            name = key[1].encode("ascii")
-            parts += [
-                ENTRY.pack(key[0], len(name), *word.version, len(word.body)), name, word.body
-            ]  # fmt: skip
-        if load:
-            to.sent[to.number] = (now, [(key, self.words[key].version) for key in load])
+        for word in words:
+            to.flying[word.key] = (word.version, now)
+        if words:
+            to.sent[to.number] = (now, [(word.key, word.version) for word in words])
             if len(to.sent) > KEPT:
                 del to.sent[next(iter(to.sent))]
-        return b"".join(parts)
+        return Packet(to.number, to.newest, to.before, self.memory, self.scope, words)

@@ -198,12 +198,12 @@ class Registers(Work):
         self.rule: Rule = model.rule(rule, local, self.star)
         self.h = model.start(local) if h is None else h
         self.letters = self._begin()
-        curved = self.rule.curves and self.rule.letter > 0
+        curved = self.rule.curves and self.rule.letter_width > 0
         block = model.channels if curved else 0
         told = (model.edge_dim or 0) if self.both else 0
         self.format = Format(
-            model.name, rule, model.told_channels + told, self.rule.said, self.rule.letter, block,
-            model.channels, precision,
+            model.name, rule, model.told_channels + told, self.rule.broadcast_width,
+            self.rule.letter_width, block, model.channels, precision,
         )  # fmt: skip
 
     # -- who takes part ----------------------------------------------------------------------------
@@ -237,13 +237,15 @@ class Registers(Work):
     def _begin(self) -> Array:
         """Start the rule's memory where the agent is."""
         letters = self.rule.begin(self.h, self._views()[0])
-        return np.zeros((1, self.rule.letter, self.star.degree)) if letters is None else letters
+        return (
+            np.zeros((1, self.rule.letter_width, self.star.degree)) if letters is None else letters
+        )
 
     def _views(self) -> tuple[Array, Array]:
         """What was last heard: embeddings [1, said, d] and letters [1, m, d]; zero where nothing
         was, which the rules take for silence."""
-        inbox = np.zeros((1, self.rule.said, len(self.members)))
-        mail = np.zeros((1, self.rule.letter, len(self.members)))
+        inbox = np.zeros((1, self.rule.broadcast_width, len(self.members)))
+        mail = np.zeros((1, self.rule.letter_width, len(self.members)))
         for place, link in enumerate(self.members.values()):
             if link.said is not None and link.letter is not None:
                 inbox[0, :, place], mail[0, :, place] = link.said, link.letter

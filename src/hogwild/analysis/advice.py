@@ -148,14 +148,10 @@ def verdict(of: Robustness) -> str:
             f"the synchronous answer{effect}. A node cannot know what it never hears, under any "
             f"rule. What to do: let packets through now and then."
         )
-    # Nodes that wait for layers may have had all of them, from packets that were wrong.
-    waits = rule.exact and not all(i.exact for i in made.impairments)
-    if rule.failing and not (
-        waits and bool((run.updates >= of.certificate.constants["layers"]).all())
-    ):
+    if rule.failing:
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
         return rule.failing.format(
-            bad=bad, schedules=schedules, effect=effect, distance=f"{float(of.distance.max()):.2g}",
+            effect=effect, distance=f"{float(of.distance.max()):.2g}",
             degrades="Degrades" if worse else "Depends on the schedule",
         )  # fmt: skip
     ended = f"Not converged within the {run.ticks} ticks"

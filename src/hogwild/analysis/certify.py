@@ -129,9 +129,7 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
         return replace(facts, reason=f"it cannot run under this rule: {error}")
     if settings.may_lose_forever:
         return replace(facts, reason=HOPELESS)
-    if rule.exact == "calm" and not settings.impairments:
-        return replace(facts, guaranteed=True, reason=f"{facts.reason} Here every packet arrives.")
-    if rule.exact != "lossy":
+    if not rule.exact:
         return facts
     if settings.error:
         why = ". Here packets are wrong by a little, and nothing bounds how layers enlarge that"

@@ -27,7 +27,7 @@ from hogwild.linalg.spectrum import LARGEST, extremes, jacobi, matrices
 from hogwild.models.base import Kind
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
-from hogwild.rules.energies import certified_bounds, certified_steps
+from hogwild.rules.base import certified_bounds, certified_steps
 
 
 def _facts(

@@ -42,7 +42,7 @@ SIMULATE, TRACK, ROBUSTNESS, SWEEP = (
     "analysis/robustness.py:robustness", "analysis/sweep.py:sweep",
 )  # fmt: skip
 RULES = (
-    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting", "waiting",
+    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting",
     "resending",
 )  # fmt: skip
 METRICS = (

@@ -122,7 +122,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
 ROWS: dict[str, tuple[str, str, str]] = {
     "gcn": ("GCN", "gcn", "overwriting"),
     "gat": ("GAT", "gat", "overwriting"),
-    "gcn-waiting": ("GCN, waiting", "gcn", "waiting"),
     "gcn-resending": ("GCN, resending", "gcn", "resending"),
     "gcn-caching": ("GCN, caching", "gcn", "caching"),
     "soft": ("energy GNN", "soft", "gradient"),

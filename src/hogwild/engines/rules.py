@@ -23,7 +23,7 @@ from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
 from hogwild_node.rules import messages, mode, safeguard
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.gradient import GradientRule
+from hogwild_node.rules.gradient import DAMPING, GradientRule
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.tree import arrays
 
@@ -81,7 +81,7 @@ def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
         "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
         "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,
         "rest": safeguard.REST, "most": safeguard.LONGEST, "leash": safeguard.LEASH,
-        "damping": gradient.damping, "rate": rate,
+        "damping": DAMPING, "rate": rate,
     }  # fmt: skip
 
 

@@ -354,7 +354,7 @@ class Monitor:
                 content,
                 bound,
                 bounds is not None,
-                settings.content_age(held, simulation.rule.letter > 0),
+                settings.content_age(held, simulation.rule.letter_width > 0),
             ),
             assumptions={
                 "a": simulation.longest_gap() <= bound,

@@ -26,15 +26,12 @@ from hogwild.engines.ticks import Outbox, Post
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
-from hogwild.rules.energies import check_step
+from hogwild.rules.base import check_step
 from hogwild.rules.levels import StackRule
 from hogwild_node.rules.base import Kept, Rule, carry
 
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
-STUCK = 1000
-"""A run is given up after this many ticks in a row at which nodes could only wait. In
-``benchmarks/rules.py --measure layers`` with ``rule="waiting"`` and lost packets end so."""
 
 
 @dataclass(frozen=True)
@@ -202,13 +199,16 @@ class Simulation:
             self.h = carry(self.h, after.before.h, after.kept.nodes)
         first = self.h.clone()  # autograd keeps it, and updates overwrite self.h
         inbox = graph.everyone.current(first)
-        if after is not None and rule.said == rule.channels:  # packets hold the embeddings
+        if (
+            after is not None and rule.broadcast_width == rule.channels
+        ):  # packets hold the embeddings
             inbox = carry(inbox, after.before.held[0], after.kept.edges)
+        rule.wire = self._wire
         letters = rule.begin(first, inbox)
         if after is not None:
             rule.keep(after.before.rule, after.kept)
-        node = self._wire(rule.broadcast(self.h, graph.everyone), rule.counters)
-        edge = None if letters is None else self._wire(letters, rule.counted)
+        node = self._broadcast(self.h, graph.everyone)
+        edge = None if letters is None else self._wire(letters)
         self.outbox = Outbox(graph, timetable.depth, node, edge, self.time)
         if after is not None:
             self.outbox.follow(after.before.outbox, after.kept)
@@ -220,7 +220,7 @@ class Simulation:
         zeros = torch.zeros(graph.num_nodes, dtype=torch.long, device=h.device)
         self.tally = Tally(zeros.clone(), zeros.clone(), zeros.clone(), zeros.clone())
         self._ages = [Ages(zeros[:0]), Ages(zeros[:0])]  # of packets, and of what is inside
-        self.last, self.gap, self.idle = zeros + self.time, zeros.new_zeros(()), 0
+        self.last, self.gap = zeros + self.time, zeros.new_zeros(())
         self.active = torch.ones(graph.num_nodes, dtype=torch.bool, device=h.device)
         if after is not None:
             self._follow(after)
@@ -254,7 +254,7 @@ class Simulation:
             "h": self.h, "updates": tally.updates, "packets": tally.packets,
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
-        numbers = self.rule.channels + self.rule.letter
+        numbers = self.rule.channels + self.rule.letter_width
         return Post(self.graph, outbox.depth, numbers, arrays)
 
     def _follow(self, after: After) -> None:
@@ -268,14 +268,16 @@ class Simulation:
         self.active = carry(self.active, before.active, kept.nodes)
         self.gap = before.gap.clone()
 
-    def _wire(self, payload: Tensor, counters: int) -> Tensor:
-        """What is put on the wire; the first rows, which count, arrive as they are."""
-        if not self.rounding or counters == payload.size(1):
-            return payload
-        counts, numbers = payload[:, :counters], payload[:, counters:]
+    def _wire(self, payload: Tensor) -> Tensor:
+        """These numbers as receivers get them."""
         for impairment in self.rounding:
-            numbers = impairment.send(numbers)
-        return torch.cat([counts, numbers], 1) if counters else numbers
+            payload = impairment.send(payload)
+        return payload
+
+    def _broadcast(self, h: Tensor, at: Star) -> Tensor:
+        """What these nodes send to everybody, as receivers get it."""
+        payload = self.rule.broadcast(h, at)
+        return payload if self.rule.numbered else self._wire(payload)
 
     def step(self) -> Tick:
         """One tick."""
@@ -286,7 +288,6 @@ class Simulation:
                 self.post.make_room(tick.time)
                 first = tick.first if isinstance(tick, Drawn) else self.kernel.first(tick.nodes)
                 self.kernel.turn(tick.nodes, first, tick.view, tick.time, self.post.at)
-                self.idle = 0
             else:
                 self._update(tick)
         self.time += 1
@@ -301,8 +302,7 @@ class Simulation:
             return
         self.post.make_room(self.time)
         self.outbox.time = self.time
-        if self.kernel.tick(clock.at, self.time, self.post.at):
-            self.idle = 0
+        self.kernel.tick(clock.at, self.time, self.post.at)
         self.time += 1
         self.tally.ticks += 1
 
@@ -326,7 +326,6 @@ class Simulation:
         self._publish(tick, nodes, h, letters)
         acted = nodes if self.rule.waited is None else nodes[~self.rule.waited]
         self.tally.updates[acted] += 1
-        self.idle = 0 if acted.numel() else self.idle + 1
         self.gap.copy_(torch.maximum(self.gap, (tick.time - self.last[nodes]).amax()))
         self.last[nodes] = tick.time
         self._count_ages(0, tick.time - tick.view)
@@ -361,8 +360,8 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether no node is left to update, or all that are left have waited for very long."""
-        return not bool(self.active.any()) or self.idle > STUCK
+        """Whether no node is left to update."""
+        return not bool(self.active.any())
 
     def longest_gap(self) -> int:
         """Most ticks that any node went without an update before it was done."""
@@ -388,8 +387,8 @@ class Simulation:
 
     def _publish(self, tick: Tick, nodes: Tensor, h: Tensor, letters: Tensor | None) -> None:
         at, content = tick.at, self._oldest(tick, nodes)
-        node = self._wire(self.rule.broadcast(h, at), self.rule.counters)
-        edge = None if letters is None else self._wire(letters, self.rule.counted)
+        node = self._broadcast(h, at)
+        edge = None if letters is None else self._wire(letters)
         if self.triggers or self.rule.silent is not None:
             sends = torch.ones_like(nodes, dtype=torch.bool)
             for impairment in self.triggers:

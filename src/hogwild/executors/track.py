@@ -72,8 +72,8 @@ def track(
         lease: Ticks for which a node counts on a neighbour that is gone, with the last packet that
             it has; 0: a node knows at once.
         restart: All nodes begin anew after so many ticks: the only way in which rules that stop
-            after their last layer (``"overwriting"``, the paper's, and ``"waiting"``) can follow.
-            Until its new pass is complete a node answers with the result of the last one.
+            after their last layer (``"overwriting"``, the paper's) can follow. Until its new pass
+            is complete a node answers with the result of the last one.
         every: Record the error every so many ticks.
         score: Measure of predictions [N, out] on the ``Data`` of the moment; by default the root
             of the mean squared error (or the share of wrong classes) against ``data.y``.

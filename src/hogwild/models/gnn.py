@@ -18,6 +18,7 @@ from hogwild.models.implicit import ImplicitConv
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
 from hogwild.models.validation import check_inputs, first_parameter, opaque, require_finite, widened
+from hogwild.problems.base import Solvable
 
 
 class ConvGNN(Model):
@@ -146,7 +147,13 @@ class ConvGNN(Model):
         return self
 
     def problem(self, inputs: Inputs) -> AnyProblem:
-        return self.conv.problem(self.encoded(inputs))
+        inputs = self.encoded(inputs)
+        found = self.conv.problem(inputs)
+        if isinstance(found, Solvable):
+            attr, weight = inputs.edge_attr, inputs.edge_weight
+            edge = (0 if attr is None else attr.size(-1)) + (weight is not None)
+            found.widths = inputs.x.size(-1), edge
+        return found
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
         return self.conv.embed(self.encoded(inputs), h0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -76,6 +76,8 @@ class Solvable(OnGraph, ABC):
     """
 
     graph: Graph
+    widths: tuple[int, int] | None = None
+    """How many numbers describe a node and an edge, where the model that built the problem says."""
 
     @property
     @abstractmethod
@@ -122,6 +124,11 @@ class Solvable(OnGraph, ABC):
             nodes = torch.arange(graph.num_nodes, device=graph.batch.device)
         return sub, nodes
 
+    def map(self, fn: Callable[[Array], Array]) -> Self:
+        out = super().map(fn)
+        out.widths = self.widths
+        return out
+
     def detach(self) -> Self:
         """The same problem, detached from autograd."""
         return self.map(Tensor.detach)
@@ -154,6 +161,8 @@ class Solvable(OnGraph, ABC):
     def numbers_per_node_and_edge(self) -> tuple[int, int]:
         """How many numbers describe a node and an edge to somebody who knows the model; by default
         those that the problem holds of one replica."""
+        if self.widths is not None:
+            return self.widths
         every = list(arrays(self))
         width = {
             what: sum(_numbers(x, self.replicas) for x, over in every if over == what)

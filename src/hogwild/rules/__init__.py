@@ -11,14 +11,12 @@ from hogwild.models.program import LayeredProblem
 from hogwild.models.stack import StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
-from hogwild.rules.base import About
-from hogwild.rules.energies import GRADIENT, MESSAGES, gradient_rule, message_rule
+from hogwild.rules.base import GRADIENT, MESSAGES, About, gradient_rule, message_rule
 from hogwild.rules.levels import (
     CACHING,
     FIXED,
     OVERWRITING,
     RESENDING,
-    WAITING,
     StackRule,
     fixed_point_rule,
 )
@@ -33,7 +31,6 @@ RULES: dict[str, About] = {
     "balls": BALLS,
     "caching": CACHING,
     "overwriting": OVERWRITING,
-    "waiting": WAITING,
     "resending": RESENDING,
 }
 """The library's rules by name; beside them ``"auto"``, the first of :func:`fitting`."""
@@ -94,8 +91,7 @@ def fitting(problem: AnyProblem) -> dict[str, About]:
       and at most :data:`~hogwild_node.soft.QUICK`.
     * *Fixed points*: ``"fixed-point"``, or ``"balls"``.
     * *Layers*: ``"caching"``, which ends at the synchronous answer on every graph, for layers of
-      any widths and with losses; ``"overwriting"`` (the paper's semantics), ``"waiting"``, or
-      ``"resending"``.
+      any widths and with losses; ``"overwriting"`` (the paper's semantics), or ``"resending"``.
     * *Stacks*: those of their levels.
 
     Rules of your own (:func:`register`) come last.
@@ -162,7 +158,7 @@ def rule_for(
 
     Args:
         rule: ``"auto"``, or one that is :func:`fitting`.
-        step: For gradient steps, see :mod:`hogwild.rules.energies`; messages take such steps where
+        step: For gradient steps, see :mod:`hogwild.rules.base`; messages take such steps where
             a node cannot minimise its own energy.
         age: Largest age of an embedding inside a packet; ``None``: no bound.
         moving: Whether the problem may change during a run, as in a stack above its first level.

@@ -1,60 +1,76 @@
 r"""The rule ``"balls"``: word of all nodes floods, and every node solves the ball that it knows.
 
-Every node keeps a *table* of the nodes within ``radius`` + c hops. An entry holds the *profile* of
-a node v: its features, and the edges into v with theirs. At its turn node i takes over what its
-neighbours' packets tell, solves for all nodes of its *ball* A at once, and keeps its own row:
+Every node keeps the *profiles* of the nodes within ``radius`` + c hops: their features, and the
+edges into them with theirs. At its turn node i takes over what its neighbours' packets tell, solves
+for all nodes of its *ball* A at once, and keeps its own row:
 
 .. math:: z = \arg\min_{h_A} E(h_A, h_B) \quad\text{or}\quad z = F_A(z, h_B), \qquad
           h_i \leftarrow z_i.
 
 The ball are the nodes within ``radius`` hops. The *rim* B are those up to c hops farther, on which
 the rows of the ball depend: c = 2 for an energy (a node also answers to the energies of its
-neighbours), 1 for a map. Nodes of the rim are held at their embeddings as last heard, so tables
-also hold embeddings with their versions. Nodes of which i has not heard yet do not exist for it: i
-solves the part of the graph that it knows.
+neighbours), 1 for a map. Nodes of the rim are held at their embeddings as last heard, so packets
+also hold embeddings. Nodes of which i has not heard yet do not exist for it: i solves the part of
+the graph that it knows.
 
 With ``radius=None`` the ball is the whole graph. Then there is no rim, and only profiles are sent.
 
 **What is proved** (documentation, "Asynchrony"). If the radius reaches every node, the answer of a
-node is exact once it has heard of all nodes, with bounds S and D after hops · (S + D) ticks. With a
-smaller radius, once the tables are full, the error of a node after a solve is at most
-:math:`\rho^m` times that of its rim, :math:`m = \lceil (\text{radius} + 1) / c \rceil`, in a
-weighted maximum norm, if the Hessian is scaled diagonally dominant with factor ρ < 1 or the map
-contracts with ρ; nodes then converge under any delays. For other energies convergence with a
-smaller radius is observed.
+node is exact once it has heard of all nodes. With a smaller radius nodes converge under any delays
+where the Hessian is scaled diagonally dominant or the map contracts; otherwise that is observed.
 
-**Features that change.** A node whose features change tells a new *edition* of its profile. The
-others solve with the old edition until they hear of the new one (:class:`Told`). If nodes or edges
-come or go, tables have another shape, and all nodes begin anew. (Real agents keep their tables.)
+**One protocol.** Every simulated node has an agent's :class:`~hogwild_node.balls.Ball`, and tells
+what an agent tells (:mod:`hogwild_node.flood`), in packets of as many bytes. Nodes hand words on as
+objects, which saves reading them. By a node's own clock a turn takes ``TURN`` seconds. What the
+schedule grants as one packet is all that a node sends a neighbour in one turn; the neighbour also
+hears what was sent before and not lost.
 
-**What is sent** is in :mod:`hogwild.rules.tables`. Real agents run the same rule with tables of
-their own (:mod:`hogwild_node.balls`): they know no slots, only names.
+**Many solves at once.** The balls of all nodes that solve at the same tick are one batch of graphs.
 
-Many small pieces of a problem, in which some nodes are held, are solved at once.
+**Features that change.** A node whose features change tells a new profile. The others solve with
+the old features until they hear of the new ones. If nodes or edges come or go, all nodes of a
+simulation begin anew. (Real agents go on.)
 """
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix, eye
 from torch import Tensor
 
 from hogwild.engines import engine_for
 from hogwild.engines.cpu import CpuEngine
+from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.rules.base import SOLVE, About
-from hogwild.rules.tables import Surroundings, Tables, surroundings, widest_reach
 from hogwild.solvers.anderson import Picard
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.semismooth import SemismoothNewton
-from hogwild_node.balls import LARGEST
+from hogwild_node.balls import LARGEST, Ball, has_moved
+from hogwild_node.ops import Array
+from hogwild_node.packets import HEADER
 from hogwild_node.rules.base import Kept, Rule
+from hogwild_node.words import EMBEDDING, PROFILE, Key, Packet, Profile
+
+TURN = 0.125
+"""Seconds between two turns of a simulated node, by its own clock."""
+NUMBER = 4
+"""Bytes of a number of an embedding in a packet."""
+UNHEARD = 256
+"""Packets on an edge that wait for a receiver. Where more are sent, the oldest are lost."""
+MOST = 4_000_000
+"""Words of all nodes together above which a run is refused: it would not fit into memory."""
 
 
 def couples(problem: Problem) -> int:
@@ -62,47 +78,100 @@ def couples(problem: Problem) -> int:
     return 2 if isinstance(problem, Objective) else 1
 
 
+def reached(graph: Graph, reach: float = math.inf) -> Iterator[np.ndarray]:
+    """How many nodes are within 0, 1, … hops of each node, [N], on a graph in which every edge has
+    a reverse edge; up to ``reach`` hops, or until all nodes are counted."""
+    n, ends = graph.num_nodes, (graph.dst.cpu().numpy(), graph.src.cpu().numpy())
+    near = csr_matrix((np.ones(len(ends[0]), dtype=bool), ends), shape=(n, n))
+    before, ring = csr_matrix((n, n), dtype=bool), eye(n, dtype=bool, format="csr")
+    count, hops = np.zeros(n, dtype=np.int64), 0
+    while ring.nnz and hops <= reach:
+        count, hops = count + np.diff(ring.indptr), hops + 1
+        yield count
+        # A neighbour of the ring is in it, behind it, or new.
+        before, ring = ring, csr_matrix((ring @ near) > (ring + before))
+
+
 def usual_radius(problem: Problem) -> int | None:
-    """The radius where none is given: the whole graph (``None``) if no table then has more than
-    ``LARGEST`` entries; otherwise the largest radius, and at least 1, with which none has more."""
-    reach = widest_reach(problem.graph, LARGEST)
-    return None if reach is None else max(reach - couples(problem), 1)
+    """The radius where none is given: the whole graph (``None``) if no ball then has more than
+    ``LARGEST`` nodes; otherwise the largest radius, and at least 1, with which no node keeps word
+    of more."""
+    for hops, count in enumerate(reached(problem.graph)):
+        if count.max(initial=0) > LARGEST:
+            return max(hops - 1 - couples(problem), 1)
+    return None
 
 
+@dataclass(frozen=True)
 class Told:
-    """The features that nodes tell of themselves, in all editions: tables or packets may still
-    hold any of them.
+    """What a simulated node tells of itself, in the place of a profile.
 
-    Args:
-        inputs: The graph and the features of now, of one run: n nodes and e edges.
-        pose: Gives the problem of such inputs.
+    Attributes:
+        node: The node.
+        x: Its features; ``None`` where they cannot change.
+        edges: The neighbours, by name.
     """
 
-    def __init__(self, inputs: Inputs, pose: Callable[[Inputs], Problem]) -> None:
-        self.inputs, self.pose = inputs, pose
-        self.editions = {1: inputs.x}
+    node: int
+    x: Tensor | None
+    edges: Mapping[str, int]
 
-    def follow(self, before: Told, count: int) -> tuple[Tensor, int]:
-        """Which of ``count`` nodes of all runs have other features than before, [N], and the
-        edition of these features."""
-        edition = max(before.editions) + 1
-        self.editions = before.editions | {edition: self.inputs.x}
-        changed = (self.inputs.x != before.inputs.x).any(-1)
-        return changed.repeat(count // changed.numel()), edition
 
-    def believed(self, piece: Piece, ball: Tensor, edition: Tensor) -> tuple[Problem, Piece]:
-        """The problem of a copy of the graph for each ball, and the piece there. The nodes of the
-        piece are in these balls [n'], and have the features of these editions [n'] there; 0: those
-        of now."""
-        n, edges = self.inputs.num_nodes, self.inputs.edge_index.size(1)
-        copies, node = self.inputs.repeat(piece.graph.num_graphs), piece.nodes % n
-        x = copies.x.clone()
-        for number in edition.unique().tolist():
-            if number:
-                some = edition == number
-                x[ball[some] * n + node[some]] = self.editions[number][node[some]]
-        where = ball[piece.graph.src] * edges + piece.edges % edges
-        return self.pose(replace(copies, x=x)), replace(piece, nodes=ball * n + node, edges=where)
+class Node:
+    """One simulated node.
+
+    Args:
+        name: Its name.
+        life: Its incarnation.
+        radius: Hops within which it solves for others, too.
+        couples: c.
+    """
+
+    def __init__(self, name: str, life: int, radius: float, couples: int) -> None:
+        self.name, self.life, self.turns = name, life, 0
+        self.ball = Ball(name, life, radius, couples, self._read)
+        self.answered: list[Any] = []  # what the last answer depends on
+        self.spoken = self.rounded = np.zeros(0)  # the embedding told last, [R, k]; as it is heard
+        self.editions = {PROFILE: 0, EMBEDDING: 0}  # of what it tells
+        self.owes = False  # whether it has heard words that it has not confirmed
+
+    def _read(self, key: Key, body: bytes) -> object:
+        """What the node's own words say. Others get it together with the words."""
+        return self.told if key[0] == PROFILE else self.rounded
+
+    @property
+    def now(self) -> float:
+        """The time on its clock."""
+        return TURN * self.turns
+
+    def tell_of(self, told: Told, described: tuple[int, int]) -> None:
+        """Tell this of itself from now on, in a profile of as many bytes as that of an agent whose
+        node and edges have so many features."""
+        self.told, attr = told, np.zeros(described[1]) if described[1] else None
+        features = np.zeros(described[0])
+        features[:1] = self.editions[PROFILE] = self.editions[PROFILE] + 1
+        self.profile = Profile(features, {name: (1.0, attr) for name in told.edges}).write()
+
+    def hear(self, name: str, life: int, packets: list[Packet]) -> None:
+        """Take in what a neighbour sent in one turn, unless that was in a former life."""
+        if life >= self.ball.incarnations.get(name, life):
+            for packet in packets:
+                self.ball.hear(name, life, packet, self.now)
+                self.owes |= bool(packet.words)
+
+    def tell(self) -> dict[str, list[Packet]]:
+        """The packets to all neighbours."""
+        return {name: self.ball.tell(name, self.now, HEADER.size) for name in self.told.edges}
+
+    def speak(self, h: Array, wire: Callable[[Tensor], Tensor] | None) -> bool:
+        """Tell the embedding [R, k], if it has moved; whether it has."""
+        if not (self.ball.full and self.ball.rim and has_moved(h, self.spoken, h.dtype)):
+            return False
+        self.spoken = h.copy()
+        self.rounded = self.spoken if wire is None else wire(torch.from_numpy(self.spoken)).numpy()
+        self.editions[EMBEDDING] += 1
+        body = self.editions[EMBEDDING].to_bytes(4, "little").ljust(NUMBER * h.shape[1], b"\0")
+        return self.ball.flood.say(EMBEDDING, body, self.now)
 
 
 class BallsRule(Rule):
@@ -113,151 +182,212 @@ class BallsRule(Rule):
         radius: Hops within which a node solves for others, too; ``None``: for the whole graph.
     """
 
-    solved_for: Tensor  # [N]
-    told: Told | None = None
+    broadcast_width, numbered = 1, True
+    solved_for: Tensor
+    inputs: Inputs | None = None  # of one run, as far as they are known
+    pose: Callable[[Inputs], Problem]  # type: ignore[assignment]  # the problem of such inputs
 
     def __init__(self, problem: Problem, radius: int | None = None) -> None:
         graph = problem.graph
         graph.require_reverse_links(
             "With rule='balls' every neighbour confirms what it has heard, and needs a way back"
         )
-        self.problem, self.graph = problem, graph
+        self.problem, self.graph, self.solver = problem, graph, HeldSolver(problem)
         self.everyone, self.channels = graph.everyone, problem.channels
-        self.couples, self.bounded = couples(problem), radius is not None
-        self.radius = graph.num_nodes if radius is None else radius
-        self.around: Surroundings = surroundings(graph, self.radius + self.couples)
-        self.solver = HeldSolver(problem)
-        self.tables = Tables(
-            graph, self.around, problem.numbers_per_node_and_edge, self.channels, self.bounded
-        )
-        self.counters, self.letter = self.tables.counters, self.tables.letter
-        self.counted = self.letter
-        # Nobody is farther than the radius: no one has this node in the rim.
-        self.inner = self.around.eccentricity <= self.radius
+        self.radius = math.inf if radius is None else radius
+        self.couples, self.described = couples(problem), problem.numbers_per_node_and_edge
+        if any(count.sum() > MOST for count in reached(graph, self.radius + self.couples)):
+            raise AsynchronyError(
+                f"the nodes would keep more than {MOST:,} words with rule='balls' on these "
+                f"{graph.num_nodes:,} nodes; expected a smaller radius or fewer nodes, or "
+                f"rule='messages'"
+            )
+        self.src, dst, n = graph.src.cpu().numpy(), graph.dst.cpu().numpy(), graph.num_nodes
+        self.order = np.argsort(dst, kind="stable")  # edges by receiver
+        self.begins = np.searchsorted(dst[self.order], np.arange(n + 1))
+        batch = graph.batch.cpu().numpy()
+        self.first = np.searchsorted(batch, batch).tolist()  # the first node of each node's graph
+        # The neighbours of each node by name, and an edge from each.
+        self.near: list[dict[str, int]] = [{} for _ in range(n)]
+        for edge, (j, i) in enumerate(zip(self.src.tolist(), dst.tolist(), strict=True)):
+            if i != j:
+                self.near[i].setdefault(str(j - self.first[j]), edge)
+        self.degree = np.bincount(dst[self.src != dst], minlength=n).tolist()
 
-    # -- memory --------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def read(self, inputs: Inputs, pose: Callable[[Inputs], Problem]) -> None:
-        self.told = Told(inputs, pose)
+        self.inputs, self.pose = inputs, pose
 
-    def begin(self, h: Tensor, inbox: Tensor) -> Tensor:
-        self.tables.begin(h)
-        self.begun = torch.zeros(h.size(-1), dtype=torch.bool, device=h.device)
-        self.solved_for = torch.zeros(h.size(-1), dtype=torch.long, device=h.device)
-        return self.tables.letters(h, self.everyone)
+    def begin(self, h: Tensor, inbox: Tensor) -> None:
+        n = self.graph.num_nodes
+        told = (Told(i, self._features(i), near) for i, near in enumerate(self.near))
+        self.nodes = [self._born(each, 1) for each in told]
+        # On its way to each node, by sender: the number of the sender's packets, its incarnation,
+        # and the packets.
+        self.mail: list[dict[str, deque[tuple[int, int, list[Packet]]]]] = [
+            {name: deque(maxlen=UNHEARD) for name in near} for near in self.near
+        ]
+        self.lossy: set[int] = set()  # edges on which something was lost since the last packet
+        self.number = torch.zeros(n, dtype=torch.long, device=h.device)  # of the last packets
+        self.solved_for = torch.zeros_like(self.number)
+        self.size = self.number.double()  # numbers of the last packets, mean over neighbours
+        self.over = [0] * n  # bytes that are not counted yet, fewer than a number has
+        # The first packets, which nobody has to send: neighbours know each other from the start.
+        for i, node in enumerate(self.nodes):
+            node.ball.meet(node.profile, node.now)
+            self._send(i, [node.tell()])
+            self.over[i] = 0
+
+    def _born(self, told: Told, life: int) -> Node:
+        node = Node(str(told.node - self.first[told.node]), life, self.radius, self.couples)
+        node.tell_of(told, self.described)
+        return node
+
+    def _features(self, i: int) -> Tensor | None:
+        return None if self.inputs is None else self.inputs.x[i % self.inputs.num_nodes]
 
     def forget(self, nodes: Tensor) -> None:
-        self.tables.forget(nodes)
-        self.begun[nodes] = False
+        for i in nodes.tolist():
+            self.nodes[i] = self._born(self.nodes[i].told, self.nodes[i].life + 1)
 
     def follows(self, before: BallsRule, kept: Kept) -> bool:
-        """Tables have their shape from the graph. A change of features alone leaves it."""
-        if self.told is None or before.told is None:
+        """Whether features alone have changed."""
+        if self.inputs is None or before.inputs is None or self.radius != before.radius:
             return False
-        count = {self.graph.num_edges, before.graph.num_edges, kept.edges[0].numel()}
-        nodes = {self.graph.num_nodes, before.graph.num_nodes, kept.nodes[0].numel()}
-        if len(count) > 1 or len(nodes) > 1 or self.radius != before.radius:
-            return False
-        same = (torch.equal(*pairs) for pairs in (kept.nodes, kept.edges))
-        return all(same) and self.told.inputs.same_edges(before.told.inputs)
+        stay = kept.nodes[0].numel() == self.graph.num_nodes == before.graph.num_nodes
+        return stay and torch.equal(*kept.nodes) and self.inputs.same_edges(before.inputs)
 
     def keep(self, before: BallsRule, kept: Kept) -> None:
-        """A node whose features have changed tells its new profile. The others go on to solve with
-        the old one until they hear of it."""
-        assert self.told is not None
-        assert before.told is not None
-        changed, edition = self.told.follow(before.told, self.graph.num_nodes)
-        self.begun = before.begun & ~changed
-        self.tables.keep(before.tables, changed, edition)
+        for name in ("nodes", "mail", "lossy", "number", "size", "over"):
+            setattr(self, name, getattr(before, name))
+        for i, node in enumerate(self.nodes):
+            x, told = self._features(i), node.told.x
+            if x is not None and told is not None and not torch.equal(x, told):
+                node.tell_of(replace(node.told, x=x), self.described)
 
-    # -- packets -------------------------------------------------------------------------------
-
-    @property
-    def said(self) -> int:
-        return self.tables.said
+    # -- packets -----------------------------------------------------------------------------------
 
     def broadcast(self, h: Tensor, at: Star) -> Tensor:
-        return self.tables.packet(h, at)
+        """The number of the packets that each node sent last, [R, 1, A]."""
+        return at.at_nodes(self.number).to(h.dtype).expand(h.size(0), 1, -1)
 
     def numbers(self, at: Star) -> Tensor:
-        return at.at_nodes(self.tables.size)
+        return at.at_nodes(self.size)
 
-    def refresh(self, h: Tensor, inbox: Tensor, at: Star) -> Tensor:
-        return self.tables.letters(h, at)
+    def lose(self, edges: Tensor, packets: Tensor) -> None:
+        self.lossy.update(edges.tolist())
 
-    # -- a turn --------------------------------------------------------------------------------
+    def _send(self, i: int, told: list[dict[str, list[Packet]]]) -> None:
+        """Send these packets of a node to its neighbours. Packets that tell and confirm nothing are
+        counted and not kept: nobody would learn anything from them."""
+        node = self.nodes[i]
+        packets = {name: [p for each in told for p in each[name]] for name in node.told.edges}
+        if node.owes or any(p.words for each in packets.values() for p in each):
+            self.number[i] += 1
+            node.owes, number = False, int(self.number[i])
+            for name, each in packets.items():
+                self.mail[self.first[i] + int(name)][node.name].append((number, node.life, each))
+        total = self.over[i] + sum(p.size for each in packets.values() for p in each)
+        self.over[i] = total % NUMBER
+        self.size[i] = total // NUMBER / max(self.degree[i], 1)
+
+    # -- a turn ------------------------------------------------------------------------------------
 
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
-    ) -> tuple[Tensor, Tensor]:
-        assert mail is not None, "what the neighbours' packets hold"
-        nodes = torch.arange(at.size, device=h.device) if at.nodes is None else at.nodes
-        tables = self.tables
-        learns, hears = tables.hear(inbox, mail, at)
-        # Embeddings of nodes inside the ball do not matter: the solve finds its own.
-        rim = self.around.hops[:, nodes] > self.radius
-        wants = learns.any(0) | (hears & rim).any(0) | ~self.begun[nodes]
+    ) -> tuple[Tensor, None]:
+        nodes = range(at.size) if at.nodes is None else at.nodes.tolist()
+        edges = range(at.degree) if at.edges is None else at.edges.tolist()
+        granted = dict(zip(edges, inbox[0, 0].round().long().tolist(), strict=True))
+        told, wants = [], []
+        for place, i in enumerate(nodes):
+            node = self.nodes[i]
+            node.turns += 1
+            self._hear(i, granted)
+            node.ball.meet(node.profile, node.now)
+            told.append([node.tell()])  # before the solve, as agents do
+            depends = node.ball.depends()
+            if depends != node.answered:
+                node.answered = depends
+                wants.append(place)
         found = h.clone()
-        if bool(wants.any()):
-            some = wants.nonzero()[:, 0]
-            found[..., some] = self._solve(nodes[some], h[..., some])
-            self.begun[nodes[some]] = True
-        if self.bounded:
-            full = tables.full(nodes)
-            tables.speak(nodes, found, full & ~self.inner[nodes])
-        tables.send(nodes, at)
-        return found, tables.letters(h, at)
+        if wants:
+            found[..., wants] = self._solve([nodes[place] for place in wants], h[..., wants])
+        rows = found.movedim(-1, 0).cpu().numpy()
+        for i, row, each in zip(nodes, rows, told, strict=True):
+            if self.nodes[i].speak(row, self.wire):
+                each.append(self.nodes[i].tell())
+            self._send(i, each)
+        return found, None
 
-    # -- a ball --------------------------------------------------------------------------------
+    def _hear(self, i: int, granted: Mapping[int, int]) -> None:
+        """A node takes in what has come along its edges, up to the numbers that are granted."""
+        for name, edge in self.near[i].items():
+            mail, due = self.mail[i][name], []
+            while mail and mail[0][0] <= granted[edge]:
+                due.append(mail.popleft())
+            if due and edge in self.lossy:
+                due = due[-1:]
+                self.lossy.remove(edge)
+            for _, life, packets in due:
+                self.nodes[i].hear(name, life, packets)
 
-    def _solve(self, nodes: Tensor, h: Tensor) -> Tensor:
+    # -- a ball ------------------------------------------------------------------------------------
+
+    def _solve(self, nodes: list[int], h: Tensor) -> Tensor:
         """The embeddings [R, k, B] of these nodes after a solve of their balls."""
-        piece, (ball, slot), first = self._pieces(nodes)
+        told, free, heard, count = [], [], [], []
+        for node in (self.nodes[i] for i in nodes):
+            words = node.ball.flood.words
+            names = [name for name, *_ in node.answered]
+            count.append(len(names))
+            told += [words[PROFILE, name].content for name in names]
+            free += [node.ball.hops[name] <= self.radius for name in names]
+            heard += [words.get((EMBEDDING, name)) for name in names]
+        sizes = torch.tensor(count, device=h.device)
+        ball = torch.repeat_interleave(sizes)
+        members = torch.tensor([each.node for each in told], device=h.device)
+        piece = self._piece(members, ball, torch.tensor(free, device=h.device), len(nodes))
         self.solved_for[nodes] += piece.graph.sum(piece.free.long())
-        start = self._start(nodes, h, ball, slot)
-        held = self.tables.edition[slot, nodes[ball]]
-        old = held != self.tables.edition[0, piece.nodes]
-        if self.told is not None and bool(old.any()):
-            problem, piece = self.told.believed(piece, ball, torch.where(old, held, 0))
-            found, good = HeldSolver(problem).solve(piece, start)
-        else:
-            found, good = self.solver.solve(piece, start)
-        return torch.where(good, found[..., first], h)
-
-    def _start(self, nodes: Tensor, h: Tensor, ball: Tensor, slot: Tensor) -> Tensor:
-        """Where a solve begins, [R, k, n], for the nodes in these slots of these balls."""
         start = h[..., ball]  # neighbours are alike as a rule
-        if self.bounded:
-            heard = self.tables.version[slot, nodes[ball]] > 0
-            start = torch.where(heard, self.tables.value[:, :, slot, nodes[ball]], start)
-        return start
+        some = [word is not None for word in heard]
+        if any(some):
+            values = np.stack([word.content for word in heard if word is not None], -1)
+            start[..., some] = torch.from_numpy(values).to(h)
+        solver = self.solver
+        if any(each is not self.nodes[each.node].told for each in told):
+            problem, piece = self._believed(piece, [each.x for each in told])
+            solver = HeldSolver(problem)
+        found, good = solver.solve(piece, start)
+        return torch.where(good, found[..., sizes.cumsum(0) - sizes], h)
 
-    def _pieces(self, nodes: Tensor) -> tuple[Piece, tuple[Tensor, Tensor], Tensor]:
-        """The balls of these nodes, as far as they know them.
+    def _believed(self, piece: Piece, x: list[Tensor]) -> tuple[Problem, Piece]:
+        """The problem of a copy of the graph for each graph of the piece, whose nodes have these
+        features there, and the piece in it."""
+        assert self.inputs is not None
+        n, e, ball = self.inputs.num_nodes, self.inputs.edge_index.size(1), piece.graph.batch
+        copies, nodes = self.inputs.repeat(piece.graph.num_graphs), ball * n + piece.nodes % n
+        edges = ball[piece.graph.src] * e + piece.edges % e
+        problem = self.pose(replace(copies, x=copies.x.index_copy(0, nodes, torch.stack(x))))
+        return problem, replace(piece, nodes=nodes, edges=edges)
 
-        Returns:
-            The balls as a batch of graphs; for each of its nodes the ball and the slot; and where
-            the node in slot 0 of each ball is.
-        """
-        around, known = self.around, self.tables.known[:, nodes]
-        free = known & (around.hops[:, nodes] <= self.radius)
-        used = free
-        if self.bounded:  # a node of the rim counts from its first embedding on
-            used = free | (known & (self.tables.version[:, nodes] > 0))
-        begin = around.begin[nodes]
-        count = around.begin[nodes + 1] - begin
-        ball = torch.repeat_interleave(count)
-        skip = begin - (count.cumsum(0) - count)
-        at = skip[ball] + torch.arange(ball.numel(), device=nodes.device)
-        src, dst, edge = around.src[at], around.dst[at], around.edge[at]
-        keep = used[src, ball] & used[dst, ball]
-        src, dst, edge, ball = (x[keep] for x in (src, dst, edge, ball))
-        which, slot = used.T.nonzero(as_tuple=True)  # sorted by ball
-        local = torch.full_like(around.node[:, nodes], -1)
-        local[slot, which] = torch.arange(which.numel(), device=nodes.device)
-        graph = Graph(local[src, ball], local[dst, ball], which, which.numel(), nodes.numel())
-        piece = Piece(graph, around.node[slot, nodes[which]], edge, free[slot, which])
-        return piece, (which, slot), local[0]
+    def _piece(self, nodes: Tensor, ball: Tensor, free: Tensor, count: int) -> Piece:
+        """The graphs between these nodes [n], which are in these of ``count`` balls [n]."""
+        n, member, which = self.graph.num_nodes, nodes.cpu().numpy(), ball.cpu().numpy()
+        begin, number = self.begins[member], np.diff(self.begins)[member]
+        receiver = np.repeat(np.arange(len(member)), number)
+        skip = np.repeat(begin - (np.cumsum(number) - number), number)
+        edge = self.order[skip + np.arange(len(receiver))]  # all edges into these nodes
+        keys = which * n + member
+        by = np.argsort(keys)
+        wanted = which[receiver] * n + self.src[edge]
+        sender = by[np.minimum(np.searchsorted(keys, wanted, sorter=by), len(by) - 1)]
+        keep = keys[sender] == wanted
+        src, dst, edges = (
+            torch.from_numpy(x[keep]).to(nodes.device) for x in (sender, receiver, edge)
+        )
+        return Piece(Graph(src, dst, ball, len(member), count), nodes, edges, free)
 
 
 NEAR = Newton(atol=0.0, rtol=1e-6, max_iter=0)

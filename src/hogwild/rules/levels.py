@@ -36,10 +36,9 @@ from hogwild_node.rules import (
     OverwritingRule,
     ResendingRule,
     Rule,
-    WaitingRule,
 )
 from hogwild_node.rules.base import Kept, carry
-from hogwild_node.rules.layered import LayersRule
+from hogwild_node.rules.maps import LayersRule
 
 REMEDY = (
     "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
@@ -97,7 +96,7 @@ CACHING = About(
     fits=LayeredProblem,
     make=partial(_layers, rule=CachingRule),
     proof="layers",
-    exact="lossy",
+    exact=True,
     timed=True,
     reason="a node recomputes all layers from its neighbours' newest values of all of them: values "
     "of layer l + 1 are right once those of layer l are and have been heard, so the answer is the "
@@ -108,6 +107,7 @@ CACHING = About(
 OVERWRITING = About(
     fits=LayeredProblem,
     make=overwriting_rule,
+    differentiable=True,
     proof="layers",
     reason="a node applies its layers to the values that its neighbours last sent, of whichever "
     "layer: the result depends on the schedule, and no further update mends it",
@@ -115,26 +115,11 @@ OVERWRITING = About(
     failing="{degrades}: predictions move by up to {distance} of the largest{effect}, since a node "
     f"applies its layers to whichever layer's values it last heard. What to do: {REMEDY}.",
 )
-WAITING = About(
-    fits=LayeredProblem,
-    make=partial(_layers, rule=WaitingRule),
-    proof="layers",
-    exact="calm",
-    reason="nodes wait for the layer they need, so the answer is the synchronous one if every "
-    "packet arrives; a single lost packet stops its receivers, and in the end all, for ever. "
-    "Only the slowest node bounds the time.",
-    better=("caching",),
-    tuning="",
-    late=EXACT,
-    failing="Stalls: under {bad} of {schedules} some nodes still wait for values of the layer they "
-    "need{effect}. The value of a layer is sent once; where it is lost, it is missing for ever. "
-    f"What to do: {REMEDY}.",
-)
 RESENDING = About(
     fits=LayeredProblem,
     make=resending_rule,
     proof="layers",
-    exact="lossy",
+    exact=True,
     reason="nodes wait for the layer they need, and every value is sent until it is acknowledged: "
     "the answer is the synchronous one as soon as every node has had its layers, with any delay "
     "and loss that lets a packet through now and then",
@@ -155,7 +140,7 @@ class StackRule(Rule):
     def __init__(self, problem: StackProblem, rules: Sequence[Rule]) -> None:
         self.problem, self.rules = problem, list(rules)
         self.everyone, self.channels = problem.graph.everyone, problem.channels
-        self.letter = sum(rule.letter for rule in self.rules)
+        self.letter_width = sum(rule.letter_width for rule in self.rules)
         self.kernels: list[RuleKernel] = []
 
     def compile(self) -> str:
@@ -220,7 +205,7 @@ class StackRule(Rule):
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor | None]:
         heard, own = self._hear(h, inbox, at), self._levels(h)
-        widths = [rule.letter for rule in self.rules]
+        widths = [rule.letter_width for rule in self.rules]
         post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
         letters: list[Tensor | None] = []
         updating: Sequence[Rule | RuleKernel] = self.kernels or self.rules

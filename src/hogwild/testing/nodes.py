@@ -90,9 +90,11 @@ def check_rule(
 
     rule = make(problem)
     letters = rule.begin(start.clone(), everyone.current(start))
-    if rule.letter:
+    if rule.letter_width:
         assert letters is not None, "the rule declares letters, but begin() returns none"
-        assert letters.shape == (2, rule.letter, edges), "letters do not have the declared shape"
+        assert letters.shape == (2, rule.letter_width, edges), (
+            "letters do not have the declared shape"
+        )
     else:
         assert letters is None, "the rule declares no letters, but begin() returns some"
 

@@ -61,7 +61,7 @@ def generate(file: ModelFile, *, dtype: str = "float32", max_degree: int = 8) ->
             f"SoftEnergyGNN, GSDGNN) or a contraction (IGNN, EIGNN): train one of these, or run "
             f"this model with hogwild-agent"
         )
-    rule = "gradient" if "gradient" in model.rules else "fixed-point"
+    rule = next(name for name in _RESIDUALS if name in model.rules)
     written, name = WRITERS[kind](model, dtype), rule.replace("-", "_")
     letter = node_rules[rule].curves and not model.sees_both_sides(rule)
     return "\n".join(

@@ -1,9 +1,13 @@
 """The rules, which say what a node does at its turn; one file for each kind of problem."""
 
 from hogwild_node.rules.base import Rule
-from hogwild_node.rules.fixed_point import FixedPointRule
 from hogwild_node.rules.gradient import GradientRule
-from hogwild_node.rules.layered import CachingRule, OverwritingRule, ResendingRule, WaitingRule
+from hogwild_node.rules.maps import (
+    CachingRule,
+    FixedPointRule,
+    OverwritingRule,
+    ResendingRule,
+)
 from hogwild_node.rules.messages import MessageRule
 
 RULES: dict[str, type[Rule]] = {
@@ -12,7 +16,6 @@ RULES: dict[str, type[Rule]] = {
     "fixed-point": FixedPointRule,
     "caching": CachingRule,
     "overwriting": OverwritingRule,
-    "waiting": WaitingRule,
     "resending": ResendingRule,
 }
 """The rules whose packets replace each other, by name; the first that fits a model is its own."""
@@ -26,5 +29,4 @@ __all__ = [
     "OverwritingRule",
     "ResendingRule",
     "Rule",
-    "WaitingRule",
 ]

@@ -60,13 +60,8 @@ class Rule(ABC):
     poses: bool = False
     """Whether nodes go on where features or degrees move (:meth:`pose`); otherwise they begin
     anew."""
-    letter: int = 0
+    letter_width: int = 0
     """Number of numbers in a letter."""
-    counters: int = 0
-    """How many of the first rows of :meth:`broadcast` are whole numbers that count, such as
-    versions; rounding leaves these as they are."""
-    counted: int = 0
-    """The same for letters."""
     ends: bool = False
     """Whether nodes stop by themselves, after their last layer."""
     waited: Array | None = None
@@ -75,6 +70,10 @@ class Rule(ABC):
     """For how many nodes each node has solved so far, [N]; ``None``: for itself, once an update."""
     silent: Array | None = None
     """Which nodes of the last update have nothing to send; ``None``: none."""
+    numbered: bool = False
+    """Whether nodes hand their packets on themselves, and broadcast the numbers of these only."""
+    wire: Callable[[Array], Array] | None = None
+    """What happens on the way to numbers in packets that nodes hand on themselves."""
 
     @classmethod
     def of(cls, local: Any, everyone: Star, channels: int) -> Rule:
@@ -122,7 +121,7 @@ class Rule(ABC):
         """
 
     @property
-    def said(self) -> int:
+    def broadcast_width(self) -> int:
         """Numbers that a node sends to everybody: the width of :meth:`broadcast`."""
         return self.channels
 
@@ -135,10 +134,11 @@ class Rule(ABC):
         """Size of the packet that each node in ``at`` sends to each neighbour after an update, in
         numbers of one replica: [A], or one number for all nodes. By default a packet holds the
         embedding and a letter."""
-        return self.channels + self.letter
+        return self.channels + self.letter_width
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array | None:
-        """New letters from an up-to-date inbox, without an update (for ``exchange="exact"``)."""
+        """New letters from this inbox, without an update; also what nodes compute of their own
+        energy, where they have lost their memory."""
         return None
 
     @abstractmethod

@@ -52,7 +52,6 @@ class GradientRule(Rule):
         channels: Width k of an embedding.
         rate: The step, a number or an array [R, k, N]; ``None`` for the ``"auto"`` step.
         bounded: Whether the rate is divided by the bounds r_i, whose parts the neighbours send.
-        damping: Largest factor on the ``"auto"`` step.
     """
 
     fits = LocalEnergy
@@ -66,15 +65,14 @@ class GradientRule(Rule):
         *,
         rate: Array | float | None = None,
         bounded: bool = False,
-        damping: float = DAMPING,
     ) -> None:
         self.both = model if isinstance(model, BothSides) else None
         self.model: LocalEnergy = model.energy if isinstance(model, BothSides) else model
         self.everyone, self.channels = everyone, channels
-        self.rate, self.bounded, self.damping = rate, bounded, damping
+        self.rate, self.bounded = rate, bounded
         self.auto = rate is None
         extra = channels if self.auto else 1 if bounded else 0
-        self.letter = 0 if self.both else channels * (1 + extra)
+        self.letter_width = 0 if self.both else channels * (1 + extra)
 
     def pose(self, model: LocalEnergy) -> None:
         self.model = model
@@ -89,7 +87,7 @@ class GradientRule(Rule):
         self.own = xp.zeros_like(h)
         if self.auto:
             self.block = xp.filled((r, k * k, n), 0.0, h)
-            self.trust = xp.filled((r, 1, n), self.damping, h)
+            self.trust = xp.filled((r, 1, n), DAMPING, h)
             self.last = xp.zeros_like(h)
         if self.bounded:
             self.rows = xp.zeros_like(h)
@@ -105,7 +103,7 @@ class GradientRule(Rule):
     def forget(self, nodes: Array) -> None:
         self.own[..., nodes] = 0.0
         if self.auto:
-            self.trust[..., nodes] = self.damping
+            self.trust[..., nodes] = DAMPING
             self.last[..., nodes] = 0.0
 
     def keep(self, before: GradientRule, kept: Kept) -> None:
@@ -151,10 +149,10 @@ class GradientRule(Rule):
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star
     ) -> tuple[Array, Array | None]:
-        if not self.letter:
+        if not self.letter_width:
             self.refresh(h, inbox, at)
         h = self.step(h, mail, at)
-        return h, self.refresh(h, inbox, at) if self.letter else None
+        return h, self.refresh(h, inbox, at) if self.letter_width else None
 
     def gradient_at(self, mail: Array | None, at: Star) -> Array:
         return at.at_nodes(self.own) + self.told(mail, at)[0]
@@ -162,7 +160,7 @@ class GradientRule(Rule):
     def told(self, mail: Array | None, at: Star) -> tuple[Array | float, Array | float]:
         """The parts of the neighbours: of the gradients [R, k, A], and of blocks or bounds; zeros
         where packets hold embeddings only."""
-        if not self.letter:
+        if not self.letter_width:
             return 0.0, 0.0
         heard = at.collect(mail)
         return heard[:, : self.channels], heard[:, self.channels :]
@@ -189,7 +187,7 @@ class GradientRule(Rule):
         # Neighbours may make a gradient grow, but if it also reverses, the step was too large.
         overshot = (dot(g, last) < 0.0) & (dot(g, g) > dot(last, last))
         trust = xp.where(overshot, 0.5 * before, 1.1 * before)
-        trust = xp.clip(trust, 1e-3 * self.damping, self.damping)
+        trust = xp.clip(trust, 1e-3 * DAMPING, DAMPING)
         if who is None:
             self.trust, self.last = at.put(self.trust, trust), at.put(self.last, g)
         else:

@@ -90,7 +90,7 @@ class MessageRule(Rule):
         self.gradient, self.everyone = gradient, gradient.everyone
         self.channels = gradient.channels
         self.width = Messages.width(self.channels)
-        self.letter = self.width + gradient.letter
+        self.letter_width = self.width + gradient.letter_width
 
     @classmethod
     def of(cls, local: LocalEnergy, everyone: Star, channels: int) -> Rule:

@@ -10,7 +10,7 @@ import * as words from "./words.js";
 const $ = (selector) => document.querySelector(selector);
 const RULES = {
   messages: "messages", gradient: "gradient steps", "fixed-point": "fixed point",
-  overwriting: "overwriting", caching: "caching", waiting: "waiting", resending: "resending",
+  overwriting: "overwriting", caching: "caching", resending: "resending",
 };
 const PRESETS = {
   survive: [["energy", "messages"], ["gcn", "overwriting"]],

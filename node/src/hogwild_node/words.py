@@ -1,4 +1,8 @@
-"""What an agent tells of itself with the rule ``"balls"``: profiles and embeddings, as bytes.
+"""What agents tell with the rule ``"balls"``, as bytes: words, and the packets that hold them
+(:mod:`hogwild_node.flood`).
+
+A word is about one agent, its *owner*. It has a kind, a version and a body: a profile of the owner,
+or its embedding.
 
 A *profile* holds the features of an agent, and the edges into it: the neighbours that take part,
 with weights and features of the edges, all as float64. Little endian:
@@ -15,27 +19,41 @@ for each edge 1 + …      u8: length of the neighbour's name, and the name
 =======================  ==========================================================================
 
 An *embedding* is k numbers in the precision of the packets.
+
+A *packet* begins with its number (u32), the newest packet heard from the receiver (u32), bits of
+those before (u32), the number of the sender's memory (u16), and what both ends must have in common
+(u16). Each word has its kind (u8), the length of its owner's name (u8), the owner's count (u32) and
+incarnation (u32), the length of its body (u16), the name, and the body.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from hogwild_node.errors import SetupError
 from hogwild_node.ops import Array
-from hogwild_node.packets import BadPacket
+from hogwild_node.packets import WORD, BadPacket
 
 PROFILE, EMBEDDING = 0, 1
 """Kinds of words."""
 LONGEST = 60_000
 """Most bytes of a profile: it travels in one datagram."""
 COUNT = struct.Struct("<HB")
+HEAD = struct.Struct("<IIIHH")
+ENTRY = struct.Struct("<BBIIH")
+Key = tuple[int, str]
+"""A kind of word, and its owner."""
+Version = tuple[int, int]
+"""The owner's count, and its incarnation."""
+LAST = WORD // 2
+"""The last count of a version."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -129,3 +147,89 @@ def _finite(x: Array) -> Array:
     if not bool(np.isfinite(x).all()):
         raise BadPacket("numbers")
     return x.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Word:
+    """What an owner says.
+
+    Attributes:
+        key: The kind of word, and its owner.
+        version: Its version.
+        body: Its bytes.
+        content: What they say.
+    """
+
+    key: Key
+    version: Version
+    body: bytes
+    content: Any
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes that it takes in a packet."""
+        return ENTRY.size + len(self.key[1]) + len(self.body)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """What travels: all of these numbers and words, or nothing.
+
+    Attributes:
+        number: Its number.
+        newest: The newest packet that its sender has heard from the receiver; 0: none.
+        before: Bit b: packet ``newest - 1 - b`` was heard, too.
+        memory: The number of its sender's memory.
+        scope: What both ends must have in common.
+        words: What it tells.
+    """
+
+    number: int
+    newest: int
+    before: int
+    memory: int
+    scope: int
+    words: list[Word]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return HEAD.size + sum(word.size for word in self.words)
+
+    def write(self) -> bytes:
+        """Its bytes."""
+        parts = [HEAD.pack(self.number, self.newest, self.before, self.memory, self.scope)]
+        for word in self.words:
+            (kind, owner), body = word.key, word.body
+            parts += [ENTRY.pack(kind, len(owner), *word.version, len(body)), owner.encode(), body]
+        return b"".join(parts)
+
+    @classmethod
+    def read(cls, raw: bytes, content: Callable[[Key, bytes], Any]) -> Packet:
+        """The packet in these bytes; ``content(key, body)`` is what a word says.
+
+        Raises:
+            BadPacket: The bytes are no packet.
+        """
+        if len(raw) < HEAD.size:
+            raise BadPacket("size")
+        words, at = [], HEAD.size
+        while at < len(raw):
+            if at + ENTRY.size > len(raw):
+                raise BadPacket("size")
+            kind, width, count, incarnation, size = ENTRY.unpack_from(raw, at)
+            at += ENTRY.size
+            end = at + width + size
+            if end > len(raw):
+                raise BadPacket("size")
+            if not 0 < count <= LAST:
+                raise BadPacket("numbers")
+            try:
+                key = (kind, raw[at : at + width].decode("ascii"))
+            except UnicodeDecodeError:
+                raise BadPacket("names") from None
+            body = bytes(raw[at + width : end])
+            words.append(Word(key, (count, incarnation), body, content(key, body)))
+            at = end
+        number, newest, before, memory, scope = HEAD.unpack_from(raw)
+        return cls(number, newest, before, memory, scope, words)

@@ -1,4 +1,11 @@
-r"""The rules for layers.
+r"""The rules that apply a map, or layers.
+
+**The rule** ``"fixed-point"``: a node replaces its embedding by :math:`F_i` of what it last heard.
+
+.. math:: h_i \leftarrow F_i(h_i, \{h_j(\tau^i_j) : j \in N(i)\})
+
+It converges under partial asynchrony if F contracts in a weighted maximum norm over the nodes. It
+has no step size. The packet from j holds :math:`h_j`.
 
 **The rule** ``"overwriting"`` (the paper's): a node applies its next layer to what it last heard.
 
@@ -22,14 +29,11 @@ The answer equals the synchronous one as soon as values have travelled L hops. A
 costs time, because the next packet repeats it. The proof is in the documentation ("Asynchrony"). A
 node cannot know that it has its final answer, so it never stops.
 
-**The rule** ``"waiting"``: nodes wait for every layer of their neighbours; exact without loss.
+**The rule** ``"resending"``: nodes wait for every layer of their neighbours; exact under loss.
 
 A node waits until every neighbour has delivered its value of the layer that the node needs. The
-answer equals the synchronous one, at the speed of the slowest node. The value of a layer is sent
-once, so a node waits for a lost value for ever.
-
-**The rule** ``"resending"``: the same, and values are resent until they are acknowledged; exact
-under loss. Acknowledgements travel against the edges, so every edge needs its reverse.
+answer equals the synchronous one, at the speed of the slowest node. Values are resent until they
+are acknowledged. Acknowledgements travel against the edges, so every edge needs its reverse.
 """
 
 from __future__ import annotations
@@ -38,10 +42,44 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+from hogwild_node.local import LocalMap
 from hogwild_node.ops import Array, namespace
 from hogwild_node.problems import LocalLayers
 from hogwild_node.rules.base import Kept, Rule, carry
 from hogwild_node.star import Star
+
+
+class FixedPointRule(Rule):
+    """Applies the map to the nodes at each update.
+
+    Args:
+        model: The map.
+        everyone: The star of all nodes.
+        channels: Width k of an embedding.
+    """
+
+    fits = LocalMap
+    poses = True
+
+    def __init__(self, model: LocalMap, everyone: Star, channels: int) -> None:
+        self.model, self.everyone, self.channels = model, everyone, channels
+
+    def pose(self, model: LocalMap) -> None:
+        self.model = model
+
+    def begin(self, h: Array, inbox: Array) -> None:
+        return None
+
+    def update(
+        self, h: Array, inbox: Array, mail: Array | None, at: Star
+    ) -> tuple[Array, Array | None]:
+        return self.model.update(h, at.own_view(h, inbox), at), None
+
+    def forget(self, nodes: Array) -> None:
+        pass  # the rule has no memory
+
+    def keep(self, before: FixedPointRule, kept: Kept) -> None:
+        pass
 
 
 class LayersRule(Rule):
@@ -109,62 +147,6 @@ class LayerByLayer(LayersRule):
         return out
 
 
-class ValueByValue(LayerByLayer):
-    """A rule whose packets hold the values of several layers. A node keeps its own values up to its
-    layer, stacked: [R, sum(widths[:-1]), N]. Its values of a layer are final, so that it begins
-    anew when the graph changes."""
-
-    def follows(self, before: Any, kept: Kept) -> bool:
-        return False
-
-    def begin(self, h: Array, inbox: Array) -> Array | None:
-        super().begin(h, inbox)
-        xp, widths, slot = namespace(h), self.model.widths[:-1], self.everyone.slot
-        self.first = (0, *accumulate(widths))  # first row of each layer
-        self.offset = xp.positions(self.first, h)
-        of_rows = tuple(layer for layer, width in enumerate(widths) for _ in range(width))
-        self.rows = xp.positions(of_rows, h)  # layer of each row
-        self.values = xp.filled((h.shape[0], self.first[-1], h.shape[-1]), 0.0, h)
-        self.values[:, : widths[0]] = self.model.value(0, h, self.everyone)
-        loops = self.everyone.loops
-        self.own = slot < 0 if loops is None else loops  # nothing is sent along a loop
-        return None
-
-    def forget(self, nodes: Array) -> None:
-        super().forget(nodes)
-        self.values[:, self.first[1] :, nodes] = 0.0  # a node can still read its own features
-
-    def _edge_numbers(self, number: int) -> Array:
-        """The same integer for each edge, [E]."""
-        slot = self.everyone.slot
-        return namespace(slot).filled((self.everyone.degree,), number, slot)
-
-    def _tag(self, at: Star) -> Array:
-        """The last layer whose value each node has, [A]."""
-        return namespace(self.layer).clip(at.at_nodes(self.layer), None, self.depth - 1)
-
-    @staticmethod
-    def _none(marked: Array, at: Star) -> Array:
-        """Which nodes have no marked edge, [A]."""
-        return at.collect(namespace(marked).as_numbers(marked, at.slot)) == 0
-
-    def _advance(self, h: Array, values: Array, at: Star, ready: Array) -> Array:
-        """Apply the next layer of the ``ready`` nodes to their neighbours' ``values`` of all layers
-        [R, sum(widths[:-1]), E'], and store the nodes' own new values."""
-        first, layer = self.first, at.at_nodes(self.layer)
-        h = self._apply(h, lambda index: values[:, first[index] : first[index + 1]], at, ready)
-
-        def value(index: int, here: Array, keep: Array, part: Star) -> Array:
-            own, low, high = part.at_nodes(self.values), first[index], first[index + 1]
-            new = self.model.value(index, h[..., here], part)
-            return namespace(h).concat([own[:, :low], new, own[:, high:]], axis=1)
-
-        fresh = ready & (layer + 1 < self.depth)  # values of layer L are not sent
-        mine = self._each(layer + 1, at, at.at_nodes(self.values), fresh, value)
-        self.values = at.put(self.values, mine)
-        return h
-
-
 class OverwritingRule(LayerByLayer):
     """One layer per update, without waiting. The values of all layers must have the same width."""
 
@@ -195,7 +177,7 @@ class CachingRule(LayersRule):
 
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
-        rest = xp.filled((h.shape[0], self.said - first.shape[1], h.shape[-1]), 0.0, h)
+        rest = xp.filled((h.shape[0], self.broadcast_width - first.shape[1], h.shape[-1]), 0.0, h)
         self.values = xp.concat([first, rest], axis=1)
 
     def forget(self, nodes: Array) -> None:
@@ -212,66 +194,17 @@ class CachingRule(LayersRule):
         return h, None
 
     @property
-    def said(self) -> int:
+    def broadcast_width(self) -> int:
         return sum(self.model.widths[:-1])
 
     def broadcast(self, h: Array, at: Star) -> Array:
         return at.at_nodes(self.values)
 
     def numbers(self, at: Star) -> int:
-        return self.said
+        return self.broadcast_width
 
 
-class WaitingRule(ValueByValue):
-    """One layer per update, when every neighbour has delivered its value of the layer.
-
-    A packet is [tag, value of layer 0, …, value of layer L − 1], filled up to the tag. For each
-    edge, ``heard`` is the largest tag that was delivered, and ``missing`` is the first layer that
-    was lost (L: none).
-    """
-
-    ends = True
-
-    def begin(self, h: Array, inbox: Array) -> None:
-        super().begin(h, inbox)
-        self.missing, self.heard = self._edge_numbers(self.depth), self._edge_numbers(0)
-
-    def finished(self, nodes: Array) -> Array:
-        return self.layer[nodes] >= self.depth
-
-    def broadcast(self, h: Array, at: Star) -> Array:
-        xp = namespace(h)
-        tag = xp.broadcast_to(xp.as_numbers(self._tag(at), h), (h.shape[0], 1, at.size))
-        return xp.concat([tag, at.at_nodes(self.values)], axis=1)
-
-    def numbers(self, at: Star) -> Array:
-        """One value and its tag."""
-        tag = self._tag(at)
-        return 1 + self.offset[tag + 1] - self.offset[tag]
-
-    def lose(self, edges: Array, packets: Array) -> None:
-        """Mark the first layer in these packets that was not delivered before as missing."""
-        xp, heard, missing = namespace(packets), self.heard[edges], self.missing[edges]
-        new = xp.integers(packets[0, 0]) > heard
-        self.missing[edges] = xp.where(new, xp.minimum(missing, heard + 1), missing)
-
-    def update(
-        self, h: Array, inbox: Array, mail: Array | None, at: Star
-    ) -> tuple[Array, Array | None]:
-        xp, layer = namespace(h), at.at_nodes(self.layer)
-        tag = xp.minimum(xp.integers(inbox[0, 0]), at.at_edges(self.missing) - 1)
-        self.heard = at.put_edges(self.heard, xp.maximum(at.at_edges(self.heard), tag))
-        # The tag of the current packet counts. It may be less than ``heard`` if the packet was
-        # overtaken, or if its sender started again.
-        late = (tag < layer[at.slot]) & ~at.at_edges(self.own)
-        ready = self._none(late, at) & (layer < self.depth)
-        h = self._advance(h, inbox[:, 1:], at, ready)
-        self.waited = ~ready
-        self.silent = ~ready | (at.at_nodes(self.layer) >= self.depth)  # nothing new to send
-        return h, None
-
-
-class ResendingRule(ValueByValue):
+class ResendingRule(LayerByLayer):
     r"""One layer per update, when all neighbours' values have arrived; values are resent until they
     are acknowledged. A packet from i to j holds
 
@@ -285,18 +218,31 @@ class ResendingRule(ValueByValue):
     that lost its memory in a crash acknowledges nothing. Its neighbours then start again with layer
     0, because the newest acknowledgement counts, not the largest.
 
+    A node keeps its own values up to its layer, stacked: [R, sum(widths[:-1]), N]. They are final,
+    so that nodes begin anew when the graph changes.
+
     A node sends [tag, number of the packet, values of all layers] to all neighbours, and a letter
     [ack, first layer in this packet] to each. A receiver only uses the values from the letter's
     first layer to the tag. Only the simulation needs the number of a packet: it keeps a receiver
     from reading a lost packet later.
     """
 
-    letter = 2
+    letter_width = 2
+
+    def follows(self, before: Any, kept: Kept) -> bool:
+        return False
 
     def begin(self, h: Array, inbox: Array) -> Array:
         super().begin(h, inbox)
         xp, zero, everyone = namespace(h), self._edge_numbers, self.everyone
-        slot = everyone.slot
+        slot, widths = everyone.slot, self.model.widths[:-1]
+        self.first = (0, *accumulate(widths))  # first row of each layer
+        self.offset = xp.positions(self.first, h)
+        of_rows = tuple(layer for layer, width in enumerate(widths) for _ in range(width))
+        self.rows = xp.positions(of_rows, h)  # layer of each row
+        self.values = xp.filled((h.shape[0], self.first[-1], h.shape[-1]), 0.0, h)
+        self.values[:, : widths[0]] = self.model.value(0, h, everyone)
+        self.own = slot < 0 if everyone.loops is None else everyone.loops  # nothing is sent there
         self.number = namespace(slot).filled((everyone.size,), 0, slot)
         # For the receiver of each edge: the sender's values that it holds, up to which layer, the
         # number of the last packet, the last number lost, and whether it owes an acknowledgement.
@@ -312,11 +258,42 @@ class ResendingRule(ValueByValue):
 
     def forget(self, nodes: Array) -> None:
         super().forget(nodes)
+        self.values[:, self.first[1] :, nodes] = 0.0  # a node can still read its own features
         xp, slot = namespace(self.layer), self.everyone.slot
         edges = xp.true_at(xp.isin(slot, nodes))
         self.heard[edges] = -1
         self.acked[edges] = -1
         self.owes[edges] = True
+
+    def _edge_numbers(self, number: int) -> Array:
+        """The same integer for each edge, [E]."""
+        slot = self.everyone.slot
+        return namespace(slot).filled((self.everyone.degree,), number, slot)
+
+    def _tag(self, at: Star) -> Array:
+        """The last layer whose value each node has, [A]."""
+        return namespace(self.layer).clip(at.at_nodes(self.layer), None, self.depth - 1)
+
+    @staticmethod
+    def _none(marked: Array, at: Star) -> Array:
+        """Which nodes have no marked edge, [A]."""
+        return at.collect(namespace(marked).as_numbers(marked, at.slot)) == 0
+
+    def _advance(self, h: Array, values: Array, at: Star, ready: Array) -> Array:
+        """Apply the next layer of the ``ready`` nodes to their neighbours' ``values`` of all layers
+        [R, sum(widths[:-1]), E'], and store the nodes' own new values."""
+        first, layer = self.first, at.at_nodes(self.layer)
+        h = self._apply(h, lambda index: values[:, first[index] : first[index + 1]], at, ready)
+
+        def value(index: int, here: Array, keep: Array, part: Star) -> Array:
+            own, low, high = part.at_nodes(self.values), first[index], first[index + 1]
+            new = self.model.value(index, h[..., here], part)
+            return namespace(h).concat([own[:, :low], new, own[:, high:]], axis=1)
+
+        fresh = ready & (layer + 1 < self.depth)  # values of layer L are not sent
+        mine = self._each(layer + 1, at, at.at_nodes(self.values), fresh, value)
+        self.values = at.put(self.values, mine)
+        return h
 
     def _letters(self, at: Star, like: Array) -> Array:
         xp = namespace(like)
