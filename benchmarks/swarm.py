@@ -199,7 +199,7 @@ def sizes(arguments: argparse.Namespace, folder: Path) -> None:
                     model, data, transport=transport, precision=precision, seconds=arguments.seconds
                 )
                 wanted = predicted(model, data, seen, "messages")
-                work = seen.updates_to(1e-3)
+                work = seen.reached(1e-3, "work")
                 ratio = None if wanted is None or work is None else work / wanted
                 cell = {
                     "swarm": name, "transport": transport, "precision": precision,
@@ -338,8 +338,8 @@ def timed(
         if since is not None and seen.times[-1] > since + 3.0:
             break
     return {
-        "to 1e-3, s": seen.reached(1e-3), "updates": seen.updates_to(1e-3),
-        "bytes": seen.bytes_to(1e-3), "to 1e-5, s": seen.reached(1e-5),
+        "to 1e-3, s": seen.reached(1e-3), "updates": seen.reached(1e-3, "work"),
+        "bytes": seen.reached(1e-3, "sent"), "to 1e-5, s": seen.reached(1e-5),
     }  # fmt: skip
 
 

@@ -44,10 +44,10 @@ def data():
 # The largest number of files, by model and call.
 WALKS = {
     ("EnergyGNN", "forward"): 24,
-    ("EnergyGNN", "simulate"): 55,
+    ("EnergyGNN", "simulate"): 51,
     ("EnergyGNN", "infer"): 41,
     ("SoftEnergyGNN", "forward"): 30,
-    ("SoftEnergyGNN", "simulate"): 49,
+    ("SoftEnergyGNN", "simulate"): 48,
     ("SoftEnergyGNN", "infer"): 37,
 }
 

@@ -12,8 +12,8 @@ from typing import Any
 from hogwild.errors import ConfigError
 
 
-def require_writable(path: str | Path, said: str) -> None:
-    """Raise, before long work, unless a file can be written here; ``said`` is what the user gave.
+def require_writable(path: str | Path, given: str) -> None:
+    """Raise, before long work, unless a file can be written here; ``given`` is what the user gave.
 
     The file itself is not touched: an empty file beside it is made and removed. Its folder is
     created if it does not exist.
@@ -23,7 +23,7 @@ def require_writable(path: str | Path, said: str) -> None:
     """
     path = Path(path)
     if path.is_dir():
-        raise ConfigError(f"{said} is a folder; expected a file")
+        raise ConfigError(f"{given} is a folder; expected a file")
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,8 +31,8 @@ def require_writable(path: str | Path, said: str) -> None:
         beside.unlink()
     except OSError as error:
         raise ConfigError(
-            f"{said} cannot be written ({error.strerror}); expected a file in a folder that can be "
-            f"written to"
+            f"{given} cannot be written ({error.strerror}); expected a file in a folder that can "
+            f"be written to"
         ) from error
 
 

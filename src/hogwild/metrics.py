@@ -134,11 +134,11 @@ def relative_rmse(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
 def micro_f1(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
     r"""2 TP / (2 TP + FP + FN) over all rows and labels [n, c] together; a logit above 0 means
     yes."""
-    said, true = out > 0, y.bool()
+    yes, true = out > 0, y.bool()
     if keep is not None:
-        said, true = said & keep[..., None], true & keep[..., None]
-    both = (said & true).sum((-2, -1)).to(out.dtype)
-    return 2 * both / (said.sum((-2, -1)) + true.sum((-2, -1)))
+        yes, true = yes & keep[..., None], true & keep[..., None]
+    both = (yes & true).sum((-2, -1)).to(out.dtype)
+    return 2 * both / (yes.sum((-2, -1)) + true.sum((-2, -1)))
 
 
 def average_precision(out: Tensor, y: Tensor, keep: Tensor | None) -> Tensor:
@@ -208,10 +208,10 @@ def majority(y: Tensor, channels: int) -> Tensor:
 
 def best_constant_f1(y: Tensor) -> Tensor:
     """Logits [1, c] of the labels that give the best micro-F1 when every row of ``y`` [n, c] gets
-    them: the k most frequent labels for some k. With shares p, F1 = 2 Σ_{said} p / (k + Σ p)."""
+    them: the k most frequent labels for some k. With shares p, F1 = 2 Σ_{first k} p / (k + Σ p)."""
     share, label = y.double().mean(0).sort(descending=True)
-    said = torch.arange(1, len(share) + 1, device=y.device)
-    f1 = 2 * share.cumsum(0) / (said + share.sum())
+    count = torch.arange(1, len(share) + 1, device=y.device)
+    f1 = 2 * share.cumsum(0) / (count + share.sum())
     logits = torch.full_like(share, -1.0)
     logits[label[: int(f1.argmax()) + 1]] = 1.0
     return logits[None].float()

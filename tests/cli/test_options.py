@@ -185,7 +185,7 @@ def test_parameters_are_read_from_the_source():
         "S, the largest number of ticks between two turns of a node; 1: all together"
     )
     assert found["radius"][1].startswith("with --rule balls: the hops within which")
-    assert parameters("executors/swarm.py:Faults")["loss"] == (
+    assert parameters("executors/swarm_result.py:Faults")["loss"] == (
         0.0,
         "probability that a packet is lost",
     )

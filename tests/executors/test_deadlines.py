@@ -40,16 +40,6 @@ def test_a_look_is_what_a_run_that_ends_there_ends_with():
     assert row["deviation"] == float(seen.deviation[5].max())
 
 
-def test_looks_change_nothing(monkeypatch):
-    model, data, _ = case()
-    run = simulate(model, data, runs=2)
-    monkeypatch.setattr("hogwild.executors.run.SPACING", 3.0)
-    rarely = simulate(model, data, runs=2)
-    assert torch.equal(run.h, rarely.h)
-    assert torch.equal(run.updates, rarely.updates)
-    assert len(rarely.deadlines.ticks) < len(run.deadlines.ticks)
-
-
 def test_the_last_look_is_the_end():
     model, data, _ = case()
     run = simulate(model, data, runs=2)

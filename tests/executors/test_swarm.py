@@ -48,12 +48,12 @@ def test_processes_find_the_answer_and_end(transport):
     assert seen.bytes > seen.packets > 0
     assert "price of an agent" in str(seen)
     assert seen.reached(1e-6) <= seen.settled_at <= seen.seconds
-    assert seen.updates_to(1e-6) <= seen.updates <= seen.turns
+    assert seen.reached(1e-6, "work") <= seen.updates <= seen.turns
     assert not mine()
     # The simulator replays what the processes did.
     replayed = simulate(model, data, replay=seen.trace, tol=1e-6)
     assert replayed.converged.all()
-    assert float(replayed.price.updates) <= seen.updates_to(1e-6) + 1.0
+    assert float(replayed.price.updates) <= seen.reached(1e-6, "work") + 1.0
     assert len(seen.trace.ticks) <= 4 * seen.updates
 
 

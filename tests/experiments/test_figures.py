@@ -78,7 +78,8 @@ def test_looks_and_labels():
     models = EXPERIMENTS["depth"].models
     assert set(figures.LOOKS) == set(models)
     assert len({figures.LOOKS[m]["marker"] for m in models}) == len(models)
-    assert {MODELS[m].kind for m in models} == set(figures.RULES)
+    built = [MODELS[m].type(2, out_channels=1, **MODELS[m].options) for m in models]
+    assert {model.kind for model in built} == set(figures.RULES)
 
 
 # -- depth -----------------------------------------------------------------------------------------
@@ -273,11 +274,11 @@ def test_cost_of_trained_models(work):
     for mine, theirs in zip(loop.model.parameters(), result.ensemble.parameters(), strict=True):
         assert torch.equal(mine[0], theirs[result.best])
     assert share == 1.0
-    assert len(loop.shelf.graphs) == 3  # half of six
+    assert len(loop.batches.graphs) == 3  # half of six
     batches = {**PROTOCOLS, "sums": replace(PROTOCOLS["sums"], always={"batch_size": 1})}
     many = replace(work, protocols=batches)
     loop, share = begin(many, Sums(2000), "sums", "gcn", False)
-    assert len(loop.shelf.graphs) == 2  # two batches of one graph
+    assert len(loop.batches.graphs) == 2  # two batches of one graph
     assert share == 1800 / 2
     assert batch(loop).num_graphs == 1
     own = replace(batches["sums"], own={"energy-node": {"batch_size": 7}})

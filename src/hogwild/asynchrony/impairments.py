@@ -38,8 +38,8 @@ def number(default: float | None, fine: Callable[[Any], bool], expected: str) ->
 
 def whole(default: int | None, least: int) -> Any:
     """A field that takes integers of at least ``least``."""
-    fine = lambda v: is_integer(v) and v >= least  # noqa: E731
-    return number(default, fine, f"an integer of at least {least}")
+    expected = f"an integer of at least {least}"
+    return number(default, lambda v: is_integer(v) and v >= least, expected)
 
 
 def probability(default: float) -> Any:

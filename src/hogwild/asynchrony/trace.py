@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,12 +55,11 @@ class Trace:
     def save(self, path: str | Path) -> Path:
         """Write to ``path`` (npz); the file is complete or not there at all."""
         arrays: dict[str, Any] = {"time": np.array([tick.time for tick in self.ticks], np.int64)}
-        rows = [_row(tick) for tick in self.ticks]
-        for column, name in enumerate(COLUMNS):
-            parts = [row[column] for row in rows]
-            whole = torch.cat([torch.zeros(0, dtype=torch.bool), *parts]).cpu().numpy()
+        for name in COLUMNS:
+            parts = [_row(tick)[name].cpu().numpy() for tick in self.ticks]
+            whole = np.concatenate([np.zeros(0, bool), *parts])
             arrays[name] = whole if whole.dtype == bool else whole.astype(np.int32)
-            arrays[name + "_count"] = np.array([part.numel() for part in parts], np.int32)
+            arrays[name + "_count"] = np.array([part.size for part in parts], np.int32)
         head = {name: getattr(self, name) for name in ("graph", "depth", "holds", "about")}
         text = json.dumps({"format": FORMAT, **head})
         arrays["head"] = np.frombuffer(text.encode(), np.uint8)
@@ -93,45 +91,37 @@ class Trace:
         return trace
 
 
-def _row(tick: Tick) -> tuple[Tensor, ...]:
+def _row(tick: Tick) -> dict[str, Tensor]:
     """A tick as the tensors of :data:`COLUMNS`."""
     none = torch.zeros_like(tick.view, dtype=torch.bool)
-    return (
-        tick.nodes,
-        tick.edges,
-        tick.at.slot,
-        tick.view,
-        ~none if tick.fetched is None else tick.fetched,
-        none if tick.lost is None else tick.lost,
-        tick.nodes[:0] if tick.reset is None else tick.reset,
-    )
+    fetched, lost, reset = tick.fetched, tick.lost, tick.reset
+    return {
+        "nodes": tick.nodes, "edges": tick.edges, "slot": tick.at.slot, "view": tick.view,
+        "fetched": ~none if fetched is None else fetched, "lost": none if lost is None else lost,
+        "reset": tick.nodes[:0] if reset is None else reset,
+    }  # fmt: skip
 
 
-def _tick(time: int, row: Iterable[Tensor]) -> Tick:
+def _tick(time: int, row: dict[str, Tensor]) -> Tick:
     """The tick of these tensors."""
-    nodes, edges, slot, view, fetched, lost, reset = row
+    at = Star(row["nodes"].numel(), row["slot"], row["nodes"], row["edges"])
+    fetched, lost, reset = row["fetched"], row["lost"], row["reset"]
     return Tick(
-        time,
-        Star(nodes.numel(), slot, nodes, edges),
-        view,
-        None if bool(fetched.all()) else fetched,
-        lost if bool(lost.any()) else None,
-        reset if reset.numel() else None,
-    )
+        time, at, row["view"], None if bool(fetched.all()) else fetched,
+        lost if bool(lost.any()) else None, reset if reset.numel() else None,
+    )  # fmt: skip
 
 
 def _ticks(arrays: dict[str, np.ndarray]) -> list[Tick]:
-    def parts(name: str) -> tuple[Tensor, ...]:
-        counts = arrays[name + "_count"].tolist()
-        values = torch.from_numpy(arrays[name])
-        values = values if values.dtype == torch.bool else values.long()
+    columns: dict[str, tuple[Tensor, ...]] = {}
+    for name in COLUMNS:
+        values, counts = torch.from_numpy(arrays[name]), arrays[name + "_count"].tolist()
         if sum(counts) != values.numel():
             raise ValueError(f"{name} holds {values.numel()} entries, expected {sum(counts)}")
-        return values.split(counts)
-
-    times = arrays["time"].tolist()
-    rows = zip(*map(parts, COLUMNS), strict=True) if times else ()
-    return [_tick(time, row) for time, row in zip(times, rows, strict=True)]
+        values = values if values.dtype == torch.bool else values.long()
+        columns[name] = values.split(counts)
+    rows = ({name: columns[name][t] for name in COLUMNS} for t in range(len(arrays["time"])))
+    return [_tick(time, row) for time, row in zip(arrays["time"].tolist(), rows, strict=True)]
 
 
 class Replay(Timetable):
@@ -156,7 +146,9 @@ class Replay(Timetable):
                 f"ticks={self.length} at most"
             )
         found, device = self.at[time], self.graph.src.device
-        return found if device.type == "cpu" else _tick(time, (x.to(device) for x in _row(found)))
+        if device.type == "cpu":
+            return found
+        return _tick(time, {name: x.to(device) for name, x in _row(found).items()})
 
     def retire(self, nodes: Tensor) -> None:
         pass  # the recorded run has retired them already

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time as clock
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from hogwild.models.stack import StackProblem
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.nn.norm import BatchNorm
-from hogwild.rules import AnyProblem, about, choose, fitting
+from hogwild.rules import AnyProblem, choose, fitting
 
 ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
 """What a trace says about the settings that it was drawn with, beside their impairments."""
@@ -332,63 +332,41 @@ def asynchronous_embed(
             "node knows only itself and its neighbours; expected norms of single nodes, such as "
             "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
         )
-    make = _layers if isinstance(model, LayeredGNN) else _implicit
-    problem, name, ticks = make(model, inputs, settings, updates)
-    rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
-    simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
-    while not simulation.finished and (ticks is None or simulation.time < ticks):
-        simulation.step()
-    h = simulation.h
-    return h[0].mT if model.replicas is None else h.mT
-
-
-def _layers(
-    model: Model, inputs: Inputs, settings: Settings, updates: int | None
-) -> tuple[AnyProblem, str, int | None]:
-    """The problem of a model with layers, its rule, and no end before the last layer."""
-    if updates is not None:
+    layered = isinstance(model, LayeredGNN)
+    if layered and updates is not None:
         raise ConfigError(
             f"updates={updates!r} was given for a model that ends after its last layer; expected "
             f"none"
         )
-    with evaluating(model):  # whether a layer is local cannot be seen through dropout
-        problem = model.problem(inputs)
-    (name,) = _differentiable(problem)
-    if settings.rule not in ("auto", name):
-        raise ConfigError(
-            f"rule={settings.rule!r} was given for a model with layers, which is trained under "
-            f"rule={name!r}; expected no rule. Nodes that cache or resend end at model(...): train "
-            f"the model in step for them"
-        )
-    return problem, name, None
-
-
-def _differentiable(problem: AnyProblem) -> list[str]:
-    """The rules of the library for this problem that torch can differentiate."""
-    return [name for name, rule in fitting(problem).items() if rule.differentiable]
-
-
-def _implicit(
-    model: Model, inputs: Inputs, settings: Settings, updates: int | None
-) -> tuple[AnyProblem, str, int | None]:
-    """The problem of an implicit model, its rule, and the ticks of so many updates."""
-    if updates is None:
+    if not layered and updates is None:
         raise ConfigError(
             f"{type(model).__name__} was given without updates=..., and its answer in the limit "
             f"does not depend on the schedule; expected the number of updates after which nodes "
             f"answer, or model(...) for the limit"
         )
-    turns = require_positive("updates", updates)
-    model.require_asynchronous(inputs)
-    problem = model.problem(inputs)
+    ticks = math.inf
+    if updates is not None:  # turns are (S + 1) / 2 ticks apart; no node has a turn at tick 0
+        turns = require_positive("updates", updates)
+        ticks = 1 + math.ceil(turns * (settings.stagger + 1) / 2)
+    with evaluating(model) if layered else nullcontext():
+        model.require_asynchronous(inputs)  # whether a layer is local is not seen through dropout
+        problem = model.problem(inputs)
     if isinstance(problem, StackProblem):
         raise ConfigError(
             "the model is a stack of several layers, and gradients go through one; expected "
             "num_layers=1"
         )
-    name = choose(problem, settings.rule, settings.step)
-    if torch.is_grad_enabled() and not about(name).differentiable:
-        known = ", ".join(_differentiable(problem))
-        raise ConfigError(f"rule={name!r} has no gradients; expected one of {known}")
-    # Turns are (S + 1) / 2 ticks apart, and no node has a turn at tick 0.
-    return problem, name, 1 + math.ceil(turns * (settings.stagger + 1) / 2)
+    known = [name for name, rule in fitting(problem).items() if rule.differentiable]
+    wanted = known[0] if layered and settings.rule == "auto" else settings.rule
+    name = choose(problem, wanted, settings.step)
+    if name not in known and (layered or torch.is_grad_enabled()):
+        raise ConfigError(
+            f"rule={name!r} has no gradients; expected one of {', '.join(known)}. Nodes that cache "
+            f"or resend end at model(...): train a model with layers in step for them"
+        )
+    rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
+    simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
+    while not simulation.finished and simulation.time < ticks:
+        simulation.step()
+    h = simulation.h
+    return h[0].mT if model.replicas is None else h.mT

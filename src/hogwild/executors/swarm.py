@@ -280,8 +280,8 @@ class SwarmProcesses:
         self._answer(out.alive)  # the model refuses what it cannot read before any start
         for i in range(self.n):
             self.start(i)
-        begun = self._begin()
-        if show:
+        begun, shown = self._begin(), 0.0
+        if show and self.keys is None:  # with keys only their controller may watch
             _say(f"to watch: hogwild serve --attach 127.0.0.1:{self.ports[0]}")
         while True:
             self._require_alive()
@@ -297,7 +297,8 @@ class SwarmProcesses:
                 self.revived = []
             alive = [i for i in out.alive if i in lines]
             self._look(t, lines, alive)
-            if show and int(t) > int(t - STATUS):
+            if show and t >= shown + 1.0:
+                shown = t
                 _say(_summary(out, [lines[i] for i in alive]))
             done = until_settled and not todo and self._rested(t) and out.settled[-1] == 1.0
             if t >= seconds or done:

@@ -130,17 +130,10 @@ class Swarm:
     rate: float = 0.0
     trace: Trace | None = None
 
-    def reached(self, tolerance: float) -> float | None:
-        """When the error was within a tolerance for good, in seconds; ``None``: never."""
-        return _for_good(self.times, [e <= tolerance for e in self.error])
-
-    def updates_to(self, tolerance: float) -> float | None:
-        """Mean updates of an agent until the error was within a tolerance for good."""
-        return _for_good(self.work, [e <= tolerance for e in self.error])
-
-    def bytes_to(self, tolerance: float) -> float | None:
-        """Mean bytes that an agent sent until the error was within a tolerance for good."""
-        return _for_good(self.sent, [e <= tolerance for e in self.error])
+    def reached(self, tolerance: float, of: str = "times") -> float | None:
+        """When the error was within a tolerance for good, in seconds; ``of="work"``: in mean
+        updates of an agent, ``of="sent"``: in bytes. ``None``: never."""
+        return _for_good(getattr(self, of), [e <= tolerance for e in self.error])
 
     @property
     def settled_at(self) -> float | None:

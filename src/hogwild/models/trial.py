@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import AsynchronyError
@@ -56,10 +57,11 @@ def layered(
     Raises:
         AsynchronyError: The program at a node is not a function of what the node knows.
     """
-    if any(isinstance(m, _BatchNorm) and m.training for m in program.model.modules()):
+    noisy = (part for part in program.model.modules() if isinstance(part, _BatchNorm | _DropoutNd))
+    if any(part.training for part in noisy):
         raise AsynchronyError(
-            f"{program.name} is in training mode, and a BatchNorm in training mode normalises over "
-            f"all nodes; call model.eval() before running it asynchronously"
+            f"{program.name} is in training mode, in which a BatchNorm reads all nodes and dropout "
+            f"is random; call model.eval() before running it asynchronously"
         )
     with torch.no_grad():
         mine = replace(fields, _kept={})  # what is kept here is detached
@@ -108,12 +110,9 @@ class _Trial:
             what = "gives other predictions"
         else:
             return
-        mode = "evaluation"
-        if any(module.training for module in self.program.model.modules()):
-            mode = "training"
         raise AsynchronyError(
-            f"{self.program.name} is random: called twice on the same data in {mode} mode, "
-            f"it {what}. Expected a forward that is a function of the data: call model.eval(); "
+            f"{self.program.name} is random: called twice on the same data, it {what}. "
+            f"Expected a forward that is a function of the data: call model.eval(); "
             f"torch.nn.functional.dropout(x, p) also drops entries in evaluation mode, so write "
             f"dropout(x, p, training=self.training), or use torch.nn.Dropout"
         )

@@ -42,22 +42,17 @@ def stack(module: nn.Module, replicas: int) -> nn.Module:
         memo[id(b)] = _repeat(b, replicas)
     out = copy.deepcopy(module, memo)
     redraw_each(out, replicas)
-    _require_drawn(module, replica(out, 0), replicas)
-    return out
-
-
-def _require_drawn(before: nn.Module, after: nn.Module, replicas: int) -> None:
-    """Raise unless all random parameters of a module were drawn again."""
-    for (name, old), new in zip(before.named_modules(), after.modules(), strict=True):
-        own = list(old.parameters(recurse=False))
+    for (name, before), after in zip(module.named_modules(), out.modules(), strict=True):
+        own = list(before.parameters(recurse=False))
         random = any(bool((p != p.flatten()[:1]).any()) for p in own)
-        draws = zip(own, new.parameters(recurse=False), strict=True)
-        if random and all(torch.equal(p, q) for p, q in draws):
+        draws = zip(own, after.parameters(recurse=False), strict=True)
+        if random and all(torch.equal(p, q[0]) for p, q in draws):
             raise ConfigError(
                 f"replicas={replicas} need {replicas} draws of the parameters of "
-                f"{type(old).__name__}{f' ({name})' if name else ''}, but no reset_parameters() "
+                f"{type(before).__name__}{f' ({name})' if name else ''}, but no reset_parameters() "
                 f"changes them; expected a reset_parameters() that draws them again"
             )
+    return out
 
 
 def _repeat(x: Tensor, replicas: int) -> Tensor:

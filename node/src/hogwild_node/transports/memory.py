@@ -7,8 +7,20 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from hogwild_node.transports import Received, Transport
+
+Late = tuple[float, int, Received]
+"""A packet on its way: when it arrives, a number that orders packets of one time, the packet."""
+
+
+def _due(queue: list[Late], now: float) -> list[Received]:
+    """Take what has arrived out of a heap."""
+    found = []
+    while queue and queue[0][0] <= now:
+        found.append(heapq.heappop(queue)[2])
+    return found
 
 
 @dataclass
@@ -30,12 +42,10 @@ class MemoryNetwork:
     copies: float = 0.0
     now: float = 0.0
     cut: set[frozenset[str]] = field(default_factory=set)
-    sent: int = 0
-    lost: int = 0
 
     def __post_init__(self) -> None:
-        self._random, self._count = random.Random(self.seed), 0
-        self._travelling: dict[str, list[tuple[float, int, str, bytes]]] = {}
+        self._random, self._count = random.Random(self.seed), count()
+        self._travelling: dict[str, list[Late]] = {}
 
     def endpoint(self, name: str) -> MemoryTransport:
         """The links of one agent."""
@@ -48,7 +58,6 @@ class MemoryNetwork:
 
     def post(self, sender: str, to: str, raw: bytes) -> None:
         """A packet begins to travel, or is lost."""
-        self.sent += 1
         if self.copies and self._random.random() < self.copies:
             self._travel(sender, to, raw)
         self._travel(sender, to, raw)
@@ -56,19 +65,13 @@ class MemoryNetwork:
     def _travel(self, sender: str, to: str, raw: bytes) -> None:
         wait = self._random.uniform(*self.delay)
         gone = self._random.random() < self.loss or frozenset((sender, to)) in self.cut
-        if gone or to not in self._travelling:
-            self.lost += 1
-            return
-        self._count += 1
-        heapq.heappush(self._travelling[to], (self.now + wait, self._count, sender, raw))
+        if not gone and to in self._travelling:
+            late = Received(sender, raw, self.now + wait)
+            heapq.heappush(self._travelling[to], (self.now + wait, next(self._count), late))
 
     def arrived(self, name: str) -> list[Received]:
         """What has reached an agent."""
-        found, queue = [], self._travelling[name]
-        while queue and queue[0][0] <= self.now:
-            at, _, sender, raw = heapq.heappop(queue)
-            found.append(Received(sender, raw, at))
-        return found
+        return _due(self._travelling[name], self.now)
 
     def leave(self, name: str) -> None:
         """An agent is gone, with everything on its way to it."""
@@ -115,13 +118,11 @@ class FaultyTransport(Transport):
         loss: float = 0.0,
         delay: tuple[float, float] = (0.0, 0.0),
         seed: int = 0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.inner, self.loss, self.delay, self.clock = inner, loss, delay, clock
+        self.inner, self.loss, self.delay = inner, loss, delay
         self.cut: frozenset[str] = frozenset()
-        self._random = random.Random(seed)
-        self._held: list[tuple[float, int, Received]] = []
-        self._count = 0
+        self._random, self._count = random.Random(seed), count()
+        self._held: list[Late] = []
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
         self.inner.connect(neighbours)
@@ -139,18 +140,13 @@ class FaultyTransport(Transport):
         return self.inner.refusal(name)
 
     def receive(self) -> list[Received]:
-        now = self.clock()
+        now = time.monotonic()
         for received in self.inner.receive():
-            self._count += 1
             lost, wait = self._random.random() < self.loss, self._random.uniform(*self.delay)
-            arrived = now if received.at is None else received.at
+            at = (now if received.at is None else received.at) + wait
             if not lost and received.sender not in self.cut:
-                late = replace(received, at=arrived + wait)
-                heapq.heappush(self._held, (arrived + wait, self._count, late))
-        found = []
-        while self._held and self._held[0][0] <= now:
-            found.append(heapq.heappop(self._held)[2])
-        return found
+                heapq.heappush(self._held, (at, next(self._count), replace(received, at=at)))
+        return _due(self._held, now)
 
     def close(self) -> None:
         self.inner.close()
