@@ -59,6 +59,14 @@ def test_cells():
         assert found.grid(name)[1, 1, 1] == getattr(cell.price, name)
 
 
+def test_a_sweep_solves_a_model_once(monkeypatch):
+    solved, solutions = [], IGNN.solutions
+    monkeypatch.setattr(IGNN, "solutions", lambda *given: solved.append(1) or solutions(*given))
+    options = {"staggers": (1, 2), "delays": (0, 2), "runs": 1}
+    hogwild.sweep(IGNN(3, out_channels=2).double(), example(), **options)
+    assert len(solved) == 1
+
+
 def test_latencies_in_place_of_delays():
     model, data = GCN(3, out_channels=2, num_layers=2).double(), example()
     found = hogwild.sweep(model, data, staggers=(3,), latencies=(0, 6), losses=(0.2,), runs=2)

@@ -311,19 +311,14 @@ class EnergyModel(_Optimisation):
 
     def build_part(self, part: Part) -> Energy:
         own, there = self._nodes(part.own), Slot(self._nodes(part.near), part.senders)
-        edges, star = self._edges(part), part.star
-        slots = [there]
-        if self.config["message"] == "edge":
-            slots = [Slot(own, star.slot), there]
-            slots += [] if edges is None else [Slot(edges)]
-        message, loop, update = self.nets
+        edges = self._edges(part)
         weight, loop_weight = self._weigh(own, there, edges, part)
-        filled = Round(
-            message.context(slots), loop.context([Slot(own)]), update.context([Slot(own)]),
-            weight, loop_weight, self.heads or 1, self.config["concat"],
-            self.config["message"] == "edge",
+        found = Round.of(
+            self.nets, own, there, edges, part.star, weight=weight, loop_weight=loop_weight,
+            heads=self.heads or 1, concat=self.config["concat"],
+            both_ends=self.config["message"] == "edge",
         )  # fmt: skip
-        return Energy(filled, float(self.config["beta"]))
+        return Energy(found, float(self.config["beta"]))
 
     def _weigh(
         self, own: Array, there: Slot, edges: Array | None, part: Part

@@ -19,11 +19,13 @@ star of all nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from hogwild_node.local import LocalQuadratic
+from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.ops import Array, namespace
 from hogwild_node.picnn import Context, Tape, join
 from hogwild_node.star import Star
@@ -42,6 +44,32 @@ class Round(OnGraph):
     heads: int = over(FIXED)
     concat: bool = over(FIXED)
     both_ends: bool = over(FIXED)  # whether messages read (q_i, q_j) or only q_j
+
+    @classmethod
+    def of(
+        cls,
+        networks: Sequence[PICNNParameters],
+        own: Array,
+        sent: Slot,
+        edges: Array | None,
+        at: Star,
+        **options: Any,
+    ) -> Round:
+        """The round of these nodes, with their features filled in.
+
+        Args:
+            networks: The networks of messages, self messages and updates.
+            own: Features of the nodes, [1 or R, p, A].
+            sent: Features at the senders of the edges.
+            edges: Features of the edges, [1, r, E'], or ``None``.
+            at: The nodes and the edges into them.
+            options: The other fields of a round.
+        """
+        message, loop, update = networks
+        nodes, slots = [Slot(own)], [sent]
+        if options["both_ends"]:
+            slots = [Slot(own, at.slot), sent] + ([] if edges is None else [Slot(edges)])
+        return cls(message.context(slots), loop.context(nodes), update.context(nodes), **options)
 
     def forward(self, q: Array, inbox: Array | None, at: Star) -> RoundTape:
         """Evaluate the round at the signals ``q`` [R, q, A] of some nodes and their ``inbox``
@@ -160,11 +188,10 @@ class RoundTape:
         upper = RoundTape(rnd, at, message[0], loop[0], update[0])
         return upper, RoundTape(rnd, at, message[1], loop[1], update[1])
 
-    def pullback(self, cotangent: Array | None = None) -> Pullback:
-        """The reverse pass for weights [R, out, A] on the round's outputs; ``None``: all one."""
+    def pullback(self) -> Pullback:
+        """The reverse pass of the sum of the round's outputs."""
         xp, rnd, c = namespace(self.value), self.round, self.channels
-        weights = xp.ones_like(self.value) if cotangent is None else cotangent
-        tbar, s_update = self.update.pullback(weights)
+        tbar, s_update = self.update.pullback(xp.ones_like(self.value))
         mbar, qbar = tbar[:, :c], tbar[:, c:]
         ybar, s_message = self.message.pullback(rnd.merge_transpose(self.at.spread(mbar)))
         lbar, s_loop = self.loop.pullback(rnd._weigh_loop(mbar))

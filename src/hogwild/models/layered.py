@@ -236,10 +236,6 @@ def _call(layers: LayerList, fields: Fields) -> Tensor:
     return out
 
 
-def _finish(out: Tensor, fields: Fields) -> Tensor:
-    return out
-
-
 class Layers(Conv):
     r"""The convolution of an explicit model: an encoder, and layers of width k.
 
@@ -368,7 +364,7 @@ class Layers(Conv):
         """
         h, fields = self._encode(inputs)
         single = self.layers if self.replicas is None else ensemble.replica(self.layers, 0)
-        program = Program(self.label, single, Layer, _call, _finish, self._layer, self._node)
+        program = Program(self.label, single, Layer, _call, layer=self._layer, node=self._node)
         encoded = h if self.replicas is not None else h.unsqueeze(0)
         return layered(fields.graph, program, fields, encoded.mT)
 

@@ -120,6 +120,7 @@ class Program:
         levels: The type of its levels.
         call: Called as ``call(model, fields)``; runs the forward.
         finish: Called as ``finish(out, fields)``; predictions from the output of the forward.
+            ``None``: it is their tensor.
         layer: Of a *chain*, in which every level reads the result of the level below and nothing
             else: called as ``layer(index, x, fields)``, one level of all replicas, [R, n, k] →
             [R, n, k].
@@ -130,7 +131,7 @@ class Program:
     model: nn.Module
     levels: type[nn.Module]
     call: Callable[[Any, Fields], Any]
-    finish: Callable[[Any, Fields], Tensor]
+    finish: Callable[[Any, Fields], Tensor] | None = None
     layer: Callable[[int, Tensor, Fields], Tensor] | None = None
     node: Callable[[LayeredProblem], LocalLayers | None] | None = None
 
@@ -319,7 +320,7 @@ class Recorded:
             )
         if like is not None and len(found.z) < len(like.z):
             raise Differs(f"it makes fewer than {len(like.z)} calls of convolutions")
-        found.out = program.finish(out, fields)
+        found.out = out if program.finish is None else program.finish(out, fields)
         return found
 
     @property

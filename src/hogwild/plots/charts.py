@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hogwild.analysis.robustness import Robustness
 
 
+BINS = 41
+"""A histogram has about so many bins."""
+
 # -- predictions -----------------------------------------------------------------------------------
 
 
@@ -32,7 +35,6 @@ def output_histogram(
     output: int = 0,
     *,
     titles: Sequence[str] | None = None,
-    bins: int = 41,
     path: str | Path | None = None,
 ) -> Figure:
     """A histogram of one node's (or graph's) output over schedules, with the synchronous output.
@@ -43,13 +45,12 @@ def output_histogram(
         item: The node (or graph).
         output: Which of its outputs.
         titles: A title for each result; the models' names by default.
-        bins: Number of bins.
         path: Where to save the picture.
     """
     many = results if isinstance(results, Sequence) else [results]
     with figure(2.6 * len(many), 2.2, path) as fig:
         axes = fig.subplots(1, len(many), squeeze=False)[0]
-        histograms(list(axes), many, item, output, titles, bins)
+        histograms(list(axes), many, item, output, titles)
     return fig
 
 
@@ -59,7 +60,6 @@ def histograms(
     item: int,
     output: int,
     titles: Sequence[str] | None = None,
-    bins: int = 41,
 ) -> None:
     """Draw :func:`output_histogram` on these axes. Where all outputs agree, the axis reaches half
     of the largest output to either side."""
@@ -73,7 +73,7 @@ def histograms(
         low, high = -0.5, 0.5
         if np.ptp(np.append(apart, 0.0)) > 1e-3:
             low, high = min(float(apart.min()), 0.0), max(float(apart.max()), 0.0)
-        edges = _edges(before, low * size, high * size, bins, outputs)
+        edges = _edges(before, low * size, high * size, outputs)
         counts, _ = np.histogram(outputs, edges)
         ax.bar(edges[:-1], counts / len(outputs), np.diff(edges), align="edge", color=BLUE)
         ax.axvline(before, label="synchronous", **DASHED)
@@ -86,10 +86,10 @@ def histograms(
     axes[0].legend(loc="best")
 
 
-def _edges(centre: float, low: float, high: float, bins: int, values: np.ndarray) -> np.ndarray:
-    """Edges of about ``bins`` bins from low to high (offsets from the centre), with a bin around
-    the centre; for whole numbers the width of a bin is a whole number."""
-    width = (high - low) / bins
+def _edges(centre: float, low: float, high: float, values: np.ndarray) -> np.ndarray:
+    """Edges of bins from low to high (offsets from the centre), with a bin around the centre; for
+    whole numbers the width of a bin is a whole number."""
+    width = (high - low) / BINS
     if np.allclose(np.append(values, centre), np.rint(np.append(values, centre))):
         width = max(math.ceil(width), 1)
     first, last = math.floor(low / width) - 1, math.ceil(high / width) + 1

@@ -190,20 +190,15 @@ class EnergyProblem(Objective):
         def some(value: Tensor | None, index: Tensor | slice | None) -> Tensor | None:
             return value if value is None or whole else value[..., index]
 
-        own = Slot(self.x if whole else self.x[..., nodes])
         if self.heard is not None:
             sent = Slot(star.at_edges(self.heard))
         else:
             sent = Slot(self.x, block.src) if whole else Slot(self.x[..., block.src])
-        slots = [sent]
-        if design.both_ends:
-            slots = [Slot(own.features, star.slot), sent]
-            slots += [] if self.edge_attr is None else [Slot(star.at_edges(self.edge_attr))]
-        message, loop, update = self.networks
-        return Round(
-            message.context(slots), loop.context([own]), update.context([own]),
-            some(self.weight, star.edges), some(self.loop_weight, nodes),
-            design.heads, design.concat, design.both_ends,
+        return Round.of(
+            self.networks, self.x if whole else self.x[..., nodes], sent,
+            None if self.edge_attr is None else star.at_edges(self.edge_attr), star,
+            weight=some(self.weight, star.edges), loop_weight=some(self.loop_weight, nodes),
+            heads=design.heads, concat=design.concat, both_ends=design.both_ends,
         )  # fmt: skip
 
     @cached_property
