@@ -161,12 +161,14 @@ class Ball:
     def _look_around(self) -> None:
         """Find the hops to all nodes that can be reached, and whether all of them are known."""
         hops, full = {self.name: 0}, True
+        edges = {
+            name: word.content.edges
+            for (kind, name), word in self.flood.words.items()
+            if kind == PROFILE
+        }
         for node in (queue := [self.name]):
-            here = self.profile(node)
-            assert here is not None
-            for other in here.edges if hops[node] < self.reach else ():
-                there = self.profile(other)
-                if there is None or node not in there.edges:
+            for other in edges[node] if hops[node] < self.reach else ():
+                if node not in edges.get(other, ()):
                     full = False
                 elif other not in hops:
                     hops[other] = hops[node] + 1

@@ -361,7 +361,7 @@ class Actors(Executor):
     def _watched(self, runs: list[Any], over: Callable[[list[Status]], bool | None]) -> bool:
         """Watch the running actors until they are done, or the time is over."""
         began = time.monotonic()
-        asked: dict[int, Any] = {}
+        polls: dict[int, Any] = {}
         seen: dict[int, Status] = {}
         died: set[int] = set()
         while True:
@@ -369,13 +369,13 @@ class Actors(Executor):
             ended, _ = ray.wait(runs, num_returns=len(runs), timeout=0)
             self._ended(ended)
             for p, actor in enumerate(self.actors):  # one question at a time
-                if p not in asked:
-                    asked[p] = actor.status.remote(self.phase)
-            ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=5 * POLL)
-            for p in [p for p, ref in asked.items() if ref in ready]:
+                if p not in polls:
+                    polls[p] = actor.status.remote(self.phase)
+            ready, _ = ray.wait(list(polls.values()), num_returns=len(polls), timeout=5 * POLL)
+            for p in [p for p, ref in polls.items() if ref in ready]:
                 seen.pop(p, None)
                 try:
-                    found = ray.get(asked.pop(p))
+                    found = ray.get(polls.pop(p))
                 except ray.exceptions.RayActorError:
                     died.add(p)
                     continue

@@ -126,7 +126,7 @@ class Worker:
         self.heard: dict[int, Version] = {}
         self.times: dict[int, float] = {}
         self.answers: dict[int, Version | None] = {}  # what each part had read of this one
-        self.told: dict[int, Version | None] = {}  # what this part has told each part to have read
+        self.confirmed: dict[int, Version | None] = {}  # what each part knows this to have read
         self.paces: dict[int, float] = {}  # seconds of each part's last update
         self.took = 0.0  # seconds of this part's last update
         self.delivered: dict[int, Version] = {}
@@ -157,7 +157,7 @@ class Worker:
                 return False
             if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
                 self.delivered.pop(sender, None)
-                self.told.pop(sender, None)
+                self.confirmed.pop(sender, None)
             self.answers[sender], self.paces[sender] = mail.answers, mail.took
             if known is None or mail.version > known:
                 self._inbox[sender] = mail
@@ -168,7 +168,7 @@ class Worker:
         """Whether another part lacks what this part holds now, or does not know what this part has
         read of it."""
         there = self.delivered.get(to)
-        if to in self.work.part.receives and self.told.get(to) != self.heard.get(to):
+        if to in self.work.part.receives and self.confirmed.get(to) != self.heard.get(to):
             return True
         if to in self.work.part.sends:
             return there != self.version
@@ -190,7 +190,7 @@ class Worker:
             waiting = self._inbox.get(to)
             known = self.heard.get(to) if waiting is None else waiting.version
             if known is None or life >= known[0]:
-                self.delivered[to], self.told[to] = mail.version, mail.answers
+                self.delivered[to], self.confirmed[to] = mail.version, mail.answers
 
     @property
     def answered(self) -> bool:

@@ -52,20 +52,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "factor": (_AT, [_AT, _INT, _INT, _AT, _AT, _INT, _AT, _INT]),
     "factor_free": (None, [_AT]),
     "factor_solve": (ctypes.c_int, [_AT, _INT, _AT, _INT, _AT, _AT, _INT]),
-    "solve": (
-        ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 2, _REAL, _REAL, *[_INT] * 4,
-         *[_AT] * 5, _INT],
-    ),
-    "gradient": (
-        ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 2, _INT, _AT, _AT, _AT, _INT],
-    ),
-    "adjoint": (
-        ctypes.c_int,
-        [_AT, _AT, _INT, *[_AT] * 4, _INT, _INT, _AT, _INT, *[_AT] * 3, _REAL, _INT, *[_AT] * 7,
-         _INT],
-    ),
+    "solve": (ctypes.c_int, [_AT, _AT, _REAL, _REAL, *[_INT] * 4, *[_AT] * 5, _INT]),
+    "gradient": (ctypes.c_int, [_AT, _AT, _INT, *[_AT] * 3, _INT]),
+    "adjoint": (ctypes.c_int, [*[_AT] * 3, _REAL, _INT, *[_AT] * 7, _INT]),
     "gather": (ctypes.c_int, [_INT, _AT, _AT, _INT, _AT, _INT, _AT, _AT, _INT, _AT, _INT]),
     "attend": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 6, _INT]),
     "attend_back": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 10, _INT]),
@@ -78,7 +67,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [_AT, _INT, *[_AT] * 5, _REAL, _REAL, _AT, _AT, _REAL, _REAL, _AT, _INT, *[_AT] * 6, _INT],
     ),
     "draw": (_INT, [_AT, _INT, *[_AT] * 3]),
-    "activations": (_REAL, [_INT]),
     "turn": (ctypes.c_int, [_AT, _AT, _AT, _INT, _AT, _INT, _AT, _INT]),
     "tick": (_INT, [_AT, _AT, _AT, _INT, *[_AT] * 3, _INT, _AT, _INT]),
 }  # fmt: skip

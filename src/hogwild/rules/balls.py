@@ -305,10 +305,10 @@ class BallsRule(Rule):
             node = self.nodes[i]
             node.turns += 1
             self._hear(i, granted)
-            node.ball.meet(node.profile, node.now)
+            new = node.ball.meet(node.profile, node.now)
             told.append([node.tell()])  # before the solve, as agents do
-            depends = node.ball.depends()
-            if depends != node.answered:
+            heard = new or node.owes or not node.answered
+            if heard and (depends := node.ball.depends()) != node.answered:
                 node.answered = depends
                 wants.append(place)
         found = h.clone()

@@ -182,9 +182,9 @@ BAD_OPTIONS: tuple[tuple[str, object], ...] = (
 def _check_options(make: Callable[..., GraphModule]) -> None:
     """Check that bad options raise errors that name them, and that unknown options raise errors."""
     for name, value in BAD_OPTIONS:
-        told = _refusal(make, **{name: value})
-        assert told is None or f"{name}={value!r}" in told, (
-            f"the error does not name {name}: {told}"
+        text = _refusal(make, **{name: value})
+        assert text is None or f"{name}={value!r}" in text, (
+            f"the error does not name {name}: {text}"
         )
     assert _refusal(make, no_such_option=1) is None, "an unknown option was ignored"
 

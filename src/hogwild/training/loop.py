@@ -257,10 +257,10 @@ class Loop:
         pairs = []
         for member in members:
             some = member.any(1)
-            part, said = self._part(taken, out, member.any(0) if bool(some.any()) else used)
+            part, rows = self._part(taken, out, member.any(0) if bool(some.any()) else used)
             mask = member[:, part.ids] | ~some.unsqueeze(1)  # a mean over nothing would be NaN
-            loss = self._mean("loss", said.clone(), part.data, mask).double()
-            metric = self._mean("metric", said.clone(), part.data, mask).double()
+            loss = self._mean("loss", rows.clone(), part.data, mask).double()
+            metric = self._mean("metric", rows.clone(), part.data, mask).double()
             pairs.append((torch.where(some, loss, torch.nan), torch.where(some, metric, torch.nan)))
         return pairs
 
