@@ -12,6 +12,7 @@ import torch
 from kernel_cases import needs_library
 from torch._subclasses import FakeTensorMode
 
+from hogwild.engines.cpu import Posed
 from hogwild.errors import UnsupportedError
 from hogwild.kernels import build, native
 from hogwild.kernels.native import Library, Missing
@@ -245,9 +246,10 @@ def test_solves_of_nothing_are_refused():
 
     def solve(plan=handle, model=model, replicas=1, parameters=parameters, max_iter=10, out=h,
               threads=1):  # fmt: skip
+        given = None if parameters is None else at(parameters)
+        posed = Posed(plan, model, replicas, given, at(nodes), method=1)
         return library.call(
-            "solve", plan, model, replicas, None if parameters is None else at(parameters),
-            at(nodes), None, None, 0, 0, None, 1, None, None, 1e-8, 0.0, max_iter, 40, 20, threads,
+            "solve", ctypes.byref(posed), None, 1e-8, 0.0, max_iter, 40, 20, threads,
             None if out is None else at(out), at(status), at(iterations), at(residual),
         )  # fmt: skip
 

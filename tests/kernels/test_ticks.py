@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers import DOUBLE, HARSH, bounded, energy, graphs, on_torch, randomise, record
+from helpers import DOUBLE, HARSH, bounded, edges, energy, graphs, on_torch, randomise, record
 from kernels.test_rules import ODD, RULES, SIMPLE, gap, pose
 
 from hogwild import EnergyGNN, Inputs, simulate
@@ -38,7 +38,7 @@ def pair(problem, rule, start, **options):
 
 @pytest.mark.parametrize(("stagger", "delay"), [(1, 0), (5, 2), (3, 7)])
 def test_draws_are_those_of_the_streams(stagger, delay):
-    graph = pose(ODD, 14)[0].graph
+    graph = pose(torch.cat([ODD, edges((1, 1), (2, 2), (2, 2), (0, 1))], 1), 14)[0].graph
     ours, theirs = (Schedule(graph, stagger=stagger, delay=delay, seed=5) for _ in range(2))
     assert ours._clock is not None
     theirs._clock = None

@@ -7,6 +7,7 @@ these tensors in closed form.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from copy import copy
 from dataclasses import replace
@@ -38,9 +39,20 @@ from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
 ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
 """The activations of ``source/vectors.h``, in its order."""
 
+_INT, _AT = ctypes.c_int64, ctypes.c_void_p
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
 """Multiplications of a factorisation for each one in a product with the Hessian, above which
 conjugate gradients are cheaper: in Newton's method, and in the adjoint, which is more exact."""
+
+
+class Posed(ctypes.Structure):
+    """A problem, as in ``source/batch.h``."""
+
+    _fields_ = (
+        ("plan", _AT), ("sizes", _AT), ("replicas", _INT), ("parameters", _AT), ("nodes", _AT),
+        ("edges", _AT), ("weight", _AT), ("weight_replica", _INT), ("weight_head", _INT),
+        ("loop_weight", _AT), ("method", _INT), ("held", _AT),
+    )  # fmt: skip
 
 
 class Sizes:
@@ -246,11 +258,11 @@ class CpuEngine(Engine):
             address(t.loop_weight),
         ), t  # fmt: skip
 
-    def _arguments(self, direct: bool) -> tuple[Any, ...]:
-        """The arguments that say what the problem is, how linear systems are solved, and which
-        nodes are held."""
+    def _arguments(self, method: int) -> Any:
+        """What says what the problem is, how linear systems are solved, and which nodes are
+        held."""
         arguments, _alive = self._problem_arguments
-        return (*arguments, int(direct), address(self._held))
+        return ctypes.byref(Posed(*arguments, int(method), address(self._held)))
 
     def solve(self, h0: Tensor | None, solver: Solver | None = None) -> Solution:
         method = solver or self.solver
@@ -269,7 +281,7 @@ class CpuEngine(Engine):
     def _solve(self, h0: Tensor | None, options: tuple[Any, ...], into: Solution) -> None:
         """Solve, and write the solution."""
         self._call(
-            "solve", *self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
+            "solve", self._arguments(self.direct), address(h0), *options, torch.get_num_threads(),
             address(into.value), address(into.status), address(into.iterations),
             address(into.residual),
         )  # fmt: skip
@@ -286,7 +298,7 @@ class CpuEngine(Engine):
         h = self._embeddings(h)
         out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
         self._call(
-            "gradient", *self._arguments(False), address(h), torch.get_num_threads(), address(out),
+            "gradient", self._arguments(False), address(h), torch.get_num_threads(), address(out),
             address(scale),
         )  # fmt: skip
         return self._in_graph_order(out), scale
@@ -330,7 +342,7 @@ class CpuEngine(Engine):
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""
         self._call(
-            "adjoint", *self._arguments(self.direct_adjoint), address(h), address(gradient),
+            "adjoint", self._arguments(self.direct_adjoint), address(h), address(gradient),
             self.rtol, torch.get_num_threads(), *(address(x) for x in into.every()),
             address(status),
         )  # fmt: skip

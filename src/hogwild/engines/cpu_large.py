@@ -76,9 +76,8 @@ class LargeCpuEngine(CpuEngine):
     def name(self) -> str:
         return f"{self.native.instructions}, a graph at a time"
 
-    def _arguments(self, direct: bool) -> tuple[Any, ...]:
-        arguments, _alive = self._problem_arguments
-        return (*arguments, BLOCKS, address(self._held))
+    def _arguments(self, method: int) -> Any:
+        return super()._arguments(BLOCKS)
 
     @property
     def direct(self) -> bool:

@@ -47,8 +47,8 @@ MOST_ROWS = 8_192
 """Edges (or nodes) of a graph above which one block of threads is too slow."""
 HEADERS = (
     "vectors.h", "packs.h", "picnn.h", "weights.h", "turned.h", "shapes.h", "newton.h", "energy.h",
-    "blocks.h", "products.h", "reading.h", "reverse.h", "terms.h", "fronts_gpu.h", "sizes_gpu.h",
-    "parameters_gpu.h", "posed_gpu.h",
+    "blocks.h", "products.h", "reading.h", "reverse.h", "grid_gpu.h", "terms.h", "fronts_gpu.h",
+    "posed_gpu.h",
 )  # fmt: skip
 
 

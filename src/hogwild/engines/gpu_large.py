@@ -29,7 +29,7 @@ from hogwild.linalg.direct import plan_of
 from hogwild.linalg.solution import Solution
 from hogwild.problems.energy import Design, EnergyProblem
 
-HEADERS = (*SHARED, "grid_gpu.h", "system.h", "krylov_gpu.h")
+HEADERS = (*SHARED, "system.h", "krylov_gpu.h")
 THREADS, RESIDENT = 256, 2
 """Threads of a block, and blocks that share a multiprocessor."""
 MOST_WORK = 3e6

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hogwild.engines.cpu import ACTIVATIONS, Sizes
-from hogwild.graph import Graph, Star, kept
+from hogwild.graph import Graph, Star
 from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.problems.energy import Design
 from hogwild_node.picnn import Context
@@ -54,7 +54,7 @@ MEMORY = (
 MARKS = ("known", "lost", "quiet")
 _RULE: list[tuple[str, Any]] = [
     ("sizes", _AT), *((name, _INT) for name in ("replicas", "nodes", "edges")),
-    *((name, _AT) for name in ("begin", "order", "variable", "weights", "of_edges", "of_nodes",
+    *((name, _AT) for name in ("begin", "order", "weights", "of_edges", "of_nodes",
                               "lane_weights")),
     ("messages", _INT), ("step", _INT), ("rates", _AT), *((name, _REAL) for name in NUMBERS),
     *((f"m_{name}", _Field) for name in MEMORY), *((f"m_{name}", _AT) for name in MARKS),
@@ -125,22 +125,10 @@ def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fie
     return found, rows
 
 
-@kept
-def by_receiver(graph: Graph) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The edges by receiver: where each node's edges begin [N + 1], the edges in that order [E],
-    and the number of each one's sender among the distinct neighbours of its receiver, −1 for
-    self-loops [E]; ``None`` if there are neither self-loops nor parallel edges."""
+def by_receiver(graph: Graph) -> tuple[Tensor, Tensor]:
+    """The edges by receiver: where each node's edges begin [N + 1], and their order [E]."""
     order, begin = graph._rows
-    if graph.self_loops is None and graph.parallel is None:
-        return begin, order, None
-    src, dst = graph.src[order], graph.dst[order]
-    pairs, number = torch.unique(dst * graph.num_nodes + src, return_inverse=True)
-    receiver = torch.div(pairs, graph.num_nodes, rounding_mode="floor")
-    proper = (receiver != pairs % graph.num_nodes).long()
-    rank = proper.cumsum(0) - proper  # proper pairs before each pair
-    first = torch.searchsorted(receiver, torch.arange(graph.num_nodes))
-    rank = rank - rank[first[receiver]]
-    return begin, order, torch.where(proper > 0, rank, -1)[number].contiguous()
+    return begin, order
 
 
 @dataclass(frozen=True)
@@ -263,6 +251,8 @@ def _refusal(native: Library, rule: Rule, gradient: Any, graph: Graph, h: Tensor
     act = model.round.message.act
     if ACTIVATIONS.get(act.name) != act:
         return f"the activation {act.name!r} is not one of {', '.join(ACTIVATIONS)}"
+    if graph.self_loops is not None or graph.parallel is not None:
+        return "the graph has self-loops or parallel edges"
     design = design_of(model, rule.channels)
     merged = design.message_channels * (design.heads if design.concat else 1)
     curved = gradient.auto or isinstance(rule, MessageRule)
@@ -312,11 +302,11 @@ class RuleKernel:
     ) -> None:
         self.native, self.rule, self.graph, self.replicas = native, rule, graph, replicas
         self.gradient, self.model = gradient, gradient.model
-        self.begin, order, variable = by_receiver(graph)
-        self.order = order
+        self.begin, self.order = by_receiver(graph)
+        order = self.order
         assert isinstance(self.model, Energy)
         # Where replicas are many, and steps are plain, lanes are replicas and not nodes.
-        many = replicas >= LANES and variable is None and not gradient.auto
+        many = replicas >= LANES and not gradient.auto
         beside = ticks and many and rule is gradient and _usual(design)
         rows, sizes = Rows.of(self.model, order, beside), Sizes.of(native, design)
         assert sizes is not None
@@ -324,9 +314,9 @@ class RuleKernel:
         if isinstance(gradient.rate, Tensor):
             shape = (replicas, rule.channels, graph.num_nodes)
             step, rates = 1, gradient.rate.expand(shape).contiguous()
-        self._alive: list[Any] = [rows, variable, rates]
-        at = {"begin": self.begin, "order": order, "variable": variable, "rates": rates,
-              "weights": rows.weights, "of_edges": rows.edges, "of_nodes": rows.nodes,
+        self._alive: list[Any] = [rows, rates]
+        at = {"begin": self.begin, "order": order, "rates": rates, "weights": rows.weights,
+              "of_edges": rows.edges, "of_nodes": rows.nodes,
               "lane_weights": rows.beside}  # fmt: skip
         remembered = memory_of(rule, gradient)
         for name in MARKS:

@@ -64,7 +64,7 @@ class Clock:
         native = library()
         assert native is not None, "a compiled library"
         self._draw, n, e = native.draw, graph.num_nodes, graph.num_edges
-        begin, self._order, _ = by_receiver(graph)
+        begin, self._order = by_receiver(graph)
         # What is drawn for edges lies in the order in which it is read.
         self._view, edge_keys = view[self._order], edge_keys[self._order]
         self._alive = (begin, node_keys, edge_keys, next, self._view)
@@ -101,7 +101,7 @@ class Post:
         self, graph: Graph, depth: int, numbers: int, arrays: Mapping[str, Tensor]
     ) -> None:
         n, e = graph.num_nodes, graph.num_edges
-        _, order, _ = by_receiver(graph)
+        _, order = by_receiver(graph)
         self.oldest = torch.tensor([-1, -1])  # no age has been counted
         self.ages, self.room = [torch.zeros(0, dtype=torch.long) for _ in range(2)], 0
         given = {**arrays, "oldest_ages": self.oldest, "src": graph.src[order],

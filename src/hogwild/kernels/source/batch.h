@@ -31,17 +31,6 @@ struct Sizes : Model<Sizes> {
     const Net& message() const { return message_; }
     const Net& loop() const { return loop_; }
     const Net& update() const { return update_; }
-
-    /// Numbers in the columns of all networks' `Weights`; the networks in the order of the parameters.
-    int columns() const { return heads_ * message_.columns() + loop_.columns() + update_.columns(); }
-    template <class T>
-    Weights<T> head(const T* parameters, const T* columns, int hd) const {
-        return {parameters + hd * message_.parameters(), columns + hd * message_.columns()};
-    }
-    template <class T>
-    Weights<T> after_loop(const Weights<T>& loop) const {
-        return {loop.rows + loop_.parameters(), loop.columns + loop_.columns()};
-    }
 };
 
 typedef Task<Sizes, Fronts, Alone> DirectTask;
@@ -57,9 +46,10 @@ struct Adder {
 
 /// How linear systems are solved: by products with the Hessian, by factorisations, or by products with its
 /// blocks, one large graph at a time (chunks.h).
-enum class Method { PRODUCTS = 0, FACTORS = 1, BLOCKS = 2 };
+enum class Method : int64_t { PRODUCTS = 0, FACTORS = 1, BLOCKS = 2 };
 
 /// What a batch of graphs and replicas poses. Arrays are row-major with the last dimension fastest.
+/// hogwild/engines/energy.py has the same structure.
 struct Posed {
     const Plan* plan;
     const Sizes* sizes;
@@ -80,8 +70,7 @@ struct Posed {
         out.n0 = plan->first[graph], out.e0 = plan->edge_first[graph];
         out.N = N, out.E = E;
         out.edge = (const long long*)plan->edge.data() + out.e0;
-        out.parameters = used + replica * (sizes->parameters() + sizes->columns());
-        out.columns = out.parameters + sizes->parameters();
+        out.parameters = used + replica * sizes->parameters();
         out.nodes = nodes + replica * sizes->node_rows() * N;
         out.edges = edges ? edges + replica * sizes->edge_rows() * E : nullptr;
         out.weight = weight ? weight + replica * weight_replica : nullptr;
@@ -214,40 +203,22 @@ inline void effective(const Net& net, const double* raw, double* out, double* sl
     }
 }
 
-/// Parameters as the networks use them, and the columns of their `Weights`, [R, parameters + columns];
-/// the slopes of the parameters, [R, parameters].
+/// Parameters as the networks use them, and their slopes, [R, parameters] both.
 inline std::vector<double> effective_parameters(const Posed& posed, std::vector<double>* slopes) {
     const Sizes& s = *posed.sizes;
-    const int64_t count = s.parameters(), all = count + s.columns();
-    std::vector<double> out(posed.replicas * all);
-    if (slopes) slopes->resize(posed.replicas * count);
-    for (int64_t r = 0; r < posed.replicas; ++r) {
-        int64_t at = 0, columns = count;
-        auto one = [&](const Net& net) {
-            double* const used = out.data() + r * all;
-            effective(net, posed.parameters + r * count + at, used + at,
-                      slopes ? slopes->data() + r * count + at : nullptr);
-            write_columns(net, used + at, used + columns);
-            at += net.parameters(), columns += net.columns();
-        };
+    const size_t all = posed.replicas * s.parameters();
+    std::vector<double> out(all);
+    if (slopes) slopes->resize(all);
+    size_t at = 0;
+    auto one = [&](const Net& net) {
+        effective(net, posed.parameters + at, out.data() + at, slopes ? slopes->data() + at : nullptr);
+        at += net.parameters();
+    };
+    while (at < all) {
         for (int hd = 0; hd < s.heads(); ++hd) one(s.message());
         one(s.loop());
         one(s.update());
     }
-    return out;
-}
-
-/// Where the sum of every parameter lies among the sums of gradients (`sum_of` in weights.h).
-inline std::vector<int> sum_order(const Sizes& s) {
-    std::vector<int> out;
-    auto one = [&](const Net& net) {
-        const int first = (int)out.size();
-        for (int i = 0; i < net.parameters(); ++i)
-            out.push_back(first + (i < net.weights() ? sum_of(net, i) : i));
-    };
-    for (int hd = 0; hd < s.heads(); ++hd) one(s.message());
-    one(s.loop());
-    one(s.update());
     return out;
 }
 
@@ -424,11 +395,10 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
                 sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
         });
     }
-    const std::vector<int> at = sum_order(s);
     for (int64_t r = 0; r < posed.replicas; ++r)
         for (int64_t i = 0; i < count; ++i) {
             double total = 0;
-            for (int64_t run = 0; run < runs; ++run) total += sums[(r * runs + run) * count + at[i]];
+            for (int64_t run = 0; run < runs; ++run) total += sums[(r * runs + run) * count + i];
             parameters[r * count + i] = total * slopes[r * count + i];
         }
 }

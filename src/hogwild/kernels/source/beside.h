@@ -15,7 +15,7 @@ class FixedReplicas {
     typedef typename One::Update Update;
 
     static bool serves(const Rule& rule, const Turn& turn) {
-        return !rule.messages && rule.step != BLOCKS && !rule.filled.variable && turn.also.at &&
+        return !rule.messages && rule.step != BLOCKS && turn.also.at &&
                rule.filled.lane_weights && FixedModel<K, C, W>::is(*rule.filled.sizes) &&
                beside(turn.inbox) && beside(turn.mail) && beside(turn.letters) && beside(turn.also) &&
                beside(rule.memory.gradient);

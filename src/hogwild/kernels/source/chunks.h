@@ -431,7 +431,6 @@ inline void adjoint_chunks(const Posed& posed, const double* h, const double* gr
     std::vector<double> slopes;
     const std::vector<double> used = effective_parameters(posed, &slopes);
     const int64_t count = s.parameters(), one = (int64_t)s.k() * p.nodes;
-    const std::vector<int> order = sum_order(s);
     std::fill(parameters, parameters + posed.replicas * count, 0.0);
     for (int64_t g = 0; g < p.graphs; ++g) {
         const Parts parts(*p.of[g]);
@@ -450,7 +449,7 @@ inline void adjoint_chunks(const Posed& posed, const double* h, const double* gr
                         });
             for (int part = 0; part < parts.count(); ++part)
                 for (int64_t i = 0; i < count; ++i)
-                    parameters[r * count + i] += sums[(size_t)part * count + order[i]];
+                    parameters[r * count + i] += sums[(size_t)part * count + i];
         }
     }
     for (int64_t i = 0; i < posed.replicas * count; ++i) parameters[i] *= slopes[i];

@@ -1,8 +1,6 @@
-// The clusters of some nodes, one node a lane: distinct neighbours as variables, and Gaussian
-// elimination. The formulas are those of hogwild_node/rules/elimination.py.
-//
-// Arrays of variables [variables, fields] hold at v the v-th distinct neighbour of each node. Where
-// no two edges into a node have one sender and none is a self-loop, variables are positions.
+// The clusters of some nodes, one node a lane: neighbours as variables, and Gaussian elimination. The
+// formulas are those of hogwild_node/rules/elimination.py. All edges into a node have different senders,
+// and none is a self-loop: the variable of an edge is its position.
 #pragma once
 #include "rules.h"
 
@@ -10,16 +8,15 @@ namespace hog {
 
 /// Points in the variables of the nodes' clusters.
 struct Point {
-    V *own, *near;  // [K], [variables, K]
+    V *own, *near;  // [K], [positions, K]
 };
 
-/// Nodes with their distinct neighbours, what they heard of them, and eliminations.
+/// Nodes with their neighbours, what they heard of them, and eliminations.
 template <class S>
 class Clusters : public Steps<S> {
   public:
     using A = Steps<S>;
-    using A::C, A::D, A::H, A::K, A::M, A::degree, A::f, A::h, A::letter, A::model, A::most, A::pad,
-        A::place, A::tape;
+    using A::C, A::D, A::H, A::K, A::M, A::h, A::model, A::most, A::pad, A::tape, A::there;
 
     Clusters(const Rule& rule, const Turn& turn) : A(rule, turn) {}
 
@@ -27,101 +24,38 @@ class Clusters : public Steps<S> {
     int width() const { return K * (2 * K + 1) + 2 * K; }
 
   protected:
-    int variables = 0;  // largest number of distinct neighbours
-    int count_[LANES];
-    V *on_edges, *share_of, *hold;
-    V *precision, *linear;  // messages heard: [variables, 2K, 2K], [variables, 2K]
+    V *hold, *precision, *linear;  // messages heard: [positions, 2K, 2K], [positions, 2K]
     Tape far;
-    // The elimination: merged arrays of variables, terms and their sums.
-    V *mx, *mc, *mj, *mt, *b, *own, *loop_j, *loops, *gn, *gi, *y, *inverse;
+    // The elimination: terms and their sums.
+    V *b, *own, *messages, *gn, *gi, *y, *inverse;
     V *tw, *tv, *tt, *tg, *ts, *sums, *u_, *g_, *v_, *lu, *dx, *dg, *gj;
-    const V *ex, *ec, *ej, *et;
 
     int terms() const { return M * M + M * K + K * K + M + K; }
     void lay(Layout& to, size_t P) override {
         A::lay(to, P);
         const size_t k2 = K * K;
-        on_edges = to.take(P * K), precision = to.take(P * 4 * k2);
-        linear = to.take(P * (2 * K)), share_of = to.take(P);
-        mx = to.take(P * k2), mc = to.take(P * k2), mj = to.take(P * M * K);
-        mt = to.take(P * K), gn = to.take(P * K), gi = to.take(P * K);
+        precision = to.take(P * 4 * k2), linear = to.take(P * 2 * K);
+        gn = to.take(P * K), gi = to.take(P * K);
         y = to.take(P * k2), inverse = to.take(P * k2);
         tw = to.take(P * M * M), tv = to.take(P * M * K), tt = to.take(P * k2);
         tg = to.take(P * M), ts = to.take(P * K);
         far = A::new_tape(to, P);
         hold = to.take(K), b = to.take(k2), own = to.take(K);
-        loops = to.take(2 * k2 + M * K + K), sums = to.take(2 * terms());
+        messages = to.take(M), sums = to.take(2 * terms());
         u_ = to.take(M * M), g_ = to.take(2 * M * M), v_ = to.take(2 * M * K);
         lu = to.take(M * M + k2), dx = to.take(k2 + 2 * K), dg = to.take(2 * K + M);
-        gj = to.take(M * K + 4 * k2 + 2 * (2 * K));
+        gj = to.take(M * K + 5 * k2 + 2 * K);
     }
 
-    // -- variables ---------------------------------------------------------------------------------
-
-    int variable_of(int p, int l) const {
-        return f.variable ? (int)f.variable[place(p, l)] : p;
-    }
-    void number_variables() {
-        variables = 0;
-        for (int l = 0; l < LANES; ++l) {
-            count_[l] = 0;
-            HOG_EACH(p, degree[l]) count_[l] = std::max(count_[l], variable_of(p, l) + 1);
-            variables = std::max(variables, count_[l]);
-        }
-        if (!f.variable) return;
-        HOG_EACH(v, variables) share_of[v] = wide(0.0);
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l])
-                if (variable_of(p, l) >= 0) lane(share_of[variable_of(p, l)], l) += 1.0;
-    }
-    Mask has(int v) const {
-        Mask m;
-        for (int l = 0; l < LANES; ++l) m[l] = v < count_[l] ? -1 : 0;
-        return m;
-    }
-    /// Sums of edges' values over each variable, and over each node's self-loops.
-    void merge(const V* from, int fields, V* to, V* loop) const {
-        if (!f.variable) {
-            HOG_EACH(i, variables * fields) to[i] = from[i];
-            return;
-        }
-        HOG_EACH(i, variables * fields) to[i] = wide(0.0);
-        if (loop) HOG_EACH(i, fields) loop[i] = wide(0.0);
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l]) {
-                const int v = variable_of(p, l);
-                V* at = v >= 0 ? to + v * fields : loop;
-                if (!at) continue;
-                HOG_EACH(i, fields) lane(at[i], l) += part(from[p * fields + i], l);
-            }
-    }
-    void average(int fields, V* x) const {
-        if (!f.variable) return;
-        HOG_EACH(v, variables) HOG_EACH(i, fields) x[v * fields + i] /= larger(share_of[v], wide(1.0));
-    }
-    /// The value of each edge's variable.
-    void to_edges(const Point& from, int fields, V* to) const {
-        if (!f.variable) {
-            HOG_EACH(i, variables * fields) to[i] = from.near[i];
-            return;
-        }
-        HOG_EACH(i, most * fields) to[i] = wide(0.0);
-        for (int l = 0; l < LANES; ++l)
-            HOG_EACH(p, degree[l]) {
-                const int v = variable_of(p, l);
-                const V* at = v >= 0 ? from.near + v * fields : from.own;
-                HOG_EACH(i, fields) lane(to[p * fields + i], l) = part(at[i], l);
-            }
-    }
     void copy(const Point& from, const Point& to) const {
         HOG_EACH(c, K) to.own[c] = from.own[c];
-        HOG_EACH(i, variables * K) to.near[i] = from.near[i];
+        HOG_EACH(i, most * K) to.near[i] = from.near[i];
     }
     V largest_of(const Point& x) const {
         V most_ = wide(0.0);
         HOG_EACH(c, K) most_ = largest(most_, absolute(x.own[c]));
-        HOG_EACH(v, variables) {
-            const Mask m = has(v);
+        HOG_EACH(v, most) {
+            const Mask m = there(v);
             HOG_EACH(c, K) most_ = largest(most_, pick(m, absolute(x.near[v * K + c]), wide(0.0)));
         }
         return most_;
@@ -131,9 +65,7 @@ class Clusters : public Steps<S> {
 
     /// The quadratic models at a point.
     void look(const Point& at, Bend bend) {
-        to_edges(at, K, on_edges);
-        V* m = loops;  // its room is free
-        A::pass(at.own, on_edges, tape, m, pad);
+        A::pass(at.own, at.near, tape, messages, pad);
         A::quadratic(at.own, tape, bend, bend == AS_FAR_AS ? far : tape, model);
     }
 
@@ -141,17 +73,6 @@ class Clusters : public Steps<S> {
     void gather(const Point& at, bool anchored) {
         HOG_EACH(i, K * K) b[i] = model.b[i];
         HOG_EACH(i, K) own[i] = model.own[i];
-        ex = model.x, ec = model.c, ej = model.j, et = model.toward;
-        if (f.variable) {
-            V *lx = loops, *lc = lx + K * K, *lj = lc + K * K, *lt = lj + M * K;
-            merge(model.x, K * K, mx, lx);
-            merge(model.c, K * K, mc, lc);
-            merge(model.j, M * K, mj, lj);
-            merge(model.toward, K, mt, lt);
-            HOG_EACH(i, K) HOG_EACH(j, K) b[i * K + j] += lx[i * K + j] + lx[j * K + i] + lc[i * K + j];
-            HOG_EACH(i, K) own[i] += lt[i];
-            ex = mx, ec = mc, ej = mj, et = mt, loop_j = lj;
-        }
         if (anchored)
             HOG_EACH(i, K) {
                 b[i * K + i] += hold[i];
@@ -159,65 +80,39 @@ class Clusters : public Steps<S> {
             }
     }
 
-    /// Gradients and terms of all variables, and the sums of the terms.
+    /// Gradients and terms of all neighbours, and the sums of the terms.
     void reduce(const Point& at) {
         HOG_EACH(i, terms()) sums[i] = wide(0.0);
-        HOG_EACH(v, variables) {
-            const Mask here = has(v);
-            const V *P = precision + v * (2 * K) * (2 * K), *j = ej + v * M * K;
+        HOG_EACH(v, most) {
+            const Mask here = there(v);
+            const Matrix P{precision + v * 4 * K * K, 2 * K}, j{model.j + v * M * K, K};
             V *Y = y + v * K * K, *I = inverse + v * K * K, *n = gn + v * K, *g = gi + v * K;
-            HOG_EACH(i, (2 * K)) {
-                V sum = -linear[v * (2 * K) + i];
-                HOG_EACH(c, K) sum += P[i * (2 * K) + c] * at.near[v * K + c];
-                HOG_EACH(c, K) sum += P[i * (2 * K) + K + c] * at.own[c];
-                if (i < K) n[i] = et[v * K + i] + sum;
+            HOG_EACH(i, 2 * K) {
+                V sum = -linear[v * 2 * K + i];
+                HOG_EACH(c, K) sum += P(i, c) * at.near[v * K + c];
+                HOG_EACH(c, K) sum += P(i, K + c) * at.own[c];
+                if (i < K) n[i] = model.toward[v * K + i] + sum;
                 else g[i - K] = sum;
             }
             HOG_EACH(i, K) HOG_EACH(c, K) {
-                Y[i * K + c] = ex[(v * K + i) * K + c] + P[(K + i) * (2 * K) + c];
-                const V there = ec[(v * K + i) * K + c] + P[i * (2 * K) + c];
+                Y[i * K + c] = model.x[(v * K + i) * K + c] + P(K + i, c);
+                const V there = model.c[(v * K + i) * K + c] + P(i, c);
                 lu[i * K + c] = pick(here, there, wide(i == c ? 1.0 : 0.0));
                 I[i * K + c] = wide(i == c ? 1.0 : 0.0);
             }
             eliminate(K, lu, I, K);
             V *jk = gj, *yk = jk + M * K;
-            HOG_EACH(c, M) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(x, K) sum += j[c * K + x] * I[x * K + i];
-                jk[c * K + i] = sum;
-            }
-            HOG_EACH(c, K) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(x, K) sum += Y[c * K + x] * I[x * K + i];
-                yk[c * K + i] = sum;
-            }
+            product(M, K, K, j, {I, K}, jk);
+            product(K, K, K, {Y, K}, {I, K}, yk);
             V *W = tw + v * M * M, *Vv = tv + v * M * K, *T = tt + v * K * K, *w_ = tg + v * M,
               *sg = ts + v * K;
-            HOG_EACH(c, M) {
-                V sum = wide(0.0);
-                HOG_EACH(e, M) {
-                    V x = wide(0.0);
-                    HOG_EACH(i, K) x += jk[c * K + i] * j[e * K + i];
-                    W[c * M + e] = x;
-                }
-                HOG_EACH(e, K) {
-                    V x = wide(0.0);
-                    HOG_EACH(i, K) x += jk[c * K + i] * Y[e * K + i];
-                    Vv[c * K + e] = x;
-                }
-                HOG_EACH(i, K) sum += jk[c * K + i] * n[i];
-                w_[c] = sum;
-            }
-            HOG_EACH(c, K) {
-                V sum = wide(0.0);
-                HOG_EACH(e, K) {
-                    V x = wide(0.0);
-                    HOG_EACH(i, K) x += yk[c * K + i] * Y[e * K + i];
-                    T[c * K + e] = x - P[(K + c) * (2 * K) + K + e];
-                }
-                HOG_EACH(i, K) sum += yk[c * K + i] * n[i];
-                sg[c] = sum - g[c];
-            }
+            product(M, K, M, {jk, K}, j.turned(), W);
+            product(M, K, K, {jk, K}, Matrix{Y, K}.turned(), Vv);
+            product(K, K, K, {yk, K}, Matrix{Y, K}.turned(), T);
+            HOG_EACH(c, K) HOG_EACH(e, K) T[c * K + e] -= P(K + c, K + e);
+            product(M, K, 1, {jk, K}, {n, 1}, w_);
+            product(K, K, 1, {yk, K}, {n, 1}, sg);
+            HOG_EACH(c, K) sg[c] -= g[c];
             V* to = sums;
             auto add = [&](const V* from, int fields) {
                 HOG_EACH(i, fields) to[i] += from[i];
@@ -231,32 +126,17 @@ class Clusters : public Steps<S> {
     /// go to dx and dg, V to v_, G to g_. `total` holds the five sums.
     void condense(const V* total) {
         const V *W = total, *Vs = W + M * M, *T = Vs + M * K, *w_ = T + K * K, *sg = w_ + M;
-        HOG_EACH(i, M * K) v_[i] = f.variable ? Vs[i] - loop_j[i] : Vs[i];
-        V *G = g_, *half = g_ + M * M;
-        HOG_EACH(c, M) HOG_EACH(e, M) {
-            V sum = wide(c == e ? 1.0 : 0.0);
-            HOG_EACH(x, M) sum += model.u[c * M + x] * W[x * M + e];
-            lu[c * M + e] = sum;
-            half[c * M + e] = model.u[c * M + e];
-        }
+        HOG_EACH(i, M * K) v_[i] = Vs[i];
+        V *G = g_, *half = g_ + M * M, *GV = v_ + M * K;
+        HOG_EACH(i, M * M) lu[i] = wide(i % (M + 1) ? 0.0 : 1.0), half[i] = model.u[i];
+        add_product(M, M, M, {model.u, M}, {W, M}, lu);
         eliminate(M, lu, half, M);
         HOG_EACH(c, M) HOG_EACH(e, M) G[c * M + e] = 0.5 * (half[c * M + e] + half[e * M + c]);
-        V* GV = v_ + M * K;
-        HOG_EACH(c, M) HOG_EACH(i, K) {
-            V sum = wide(0.0);
-            HOG_EACH(e, M) sum += G[c * M + e] * v_[e * K + i];
-            GV[c * K + i] = sum;
-        }
-        HOG_EACH(i, K) {
-            V sum = own[i] - sg[i];
-            HOG_EACH(c, M) sum += GV[c * K + i] * w_[c];
-            dg[i] = sum;
-            HOG_EACH(j, K) {
-                V x = b[i * K + j] - T[i * K + j];
-                HOG_EACH(c, M) x += v_[c * K + i] * GV[c * K + j];
-                dx[i * K + j] = x;
-            }
-        }
+        product(M, M, K, {G, M}, {v_, K}, GV);
+        HOG_EACH(i, K) dg[i] = own[i] - sg[i];
+        add_product(K, M, 1, Matrix{GV, K}.turned(), {w_, 1}, dg);
+        HOG_EACH(i, K * K) dx[i] = b[i] - T[i];
+        add_product(K, M, K, Matrix{v_, K}.turned(), {GV, K}, dx);
     }
 
     /// The displacement to the minimiser of models and messages, and the slope along it.
@@ -267,25 +147,17 @@ class Clusters : public Steps<S> {
         HOG_EACH(i, K) to.own[i] = -dg[i];
         V* tension = dg + K;
         HOG_EACH(c, M) u_[c] = w_[c];
-        HOG_EACH(c, M) HOG_EACH(i, K) u_[c] += v_[c * K + i] * to.own[i];
-        HOG_EACH(c, M) {
-            V sum = wide(0.0);
-            HOG_EACH(e, M) sum -= g_[c * M + e] * u_[e];
-            tension[c] = sum;
-        }
-        HOG_EACH(v, variables) {
-            V* pull_ = dx;
+        add_product(M, K, 1, {v_, K}, {to.own, 1}, u_);
+        product(M, M, 1, {g_, M}, {u_, 1}, tension);
+        HOG_EACH(v, most) {
+            V *pull_ = dx, *near = to.near + v * K;
             HOG_EACH(i, K) {
                 V sum = gn[v * K + i];
                 HOG_EACH(c, K) sum += y[(v * K + c) * K + i] * to.own[c];
-                HOG_EACH(c, M) sum += ej[(v * M + c) * K + i] * tension[c];
-                pull_[i] = sum;
+                HOG_EACH(c, M) sum -= model.j[(v * M + c) * K + i] * tension[c];
+                pull_[i] = -sum;
             }
-            HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(c, K) sum -= inverse[(v * K + i) * K + c] * pull_[c];
-                to.near[v * K + i] = sum;
-            }
+            product(K, K, 1, {inverse + v * K * K, K}, {pull_, 1}, near);
         }
         return slope(to);
     }
@@ -294,7 +166,7 @@ class Clusters : public Steps<S> {
     V slope(const Point& along) const {
         V sum = wide(0.0);
         HOG_EACH(i, K) sum += own[i] * along.own[i];
-        HOG_EACH(v, variables) HOG_EACH(i, K)
+        HOG_EACH(v, most) HOG_EACH(i, K)
             sum += gi[v * K + i] * along.own[i] + gn[v * K + i] * along.near[v * K + i];
         return sum;
     }

@@ -5,7 +5,6 @@
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
 #include "posed_gpu.h"
-#include "sizes_gpu.h"
 
 namespace hog {
 

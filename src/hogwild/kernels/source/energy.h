@@ -236,9 +236,6 @@ class Task {
     /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
     HOG_METHOD void pull_back(const double* x, double reach);
 
-    /// The diagonal of the Hessian, [n, k]; terms of two parallel edges are left out.
-    HOG_METHOD void diagonal(double* out);
-
     /// Add what the edges send to their ends, and measure the gradient.
     HOG_METHOD void gather_gradient() {
         residual = scale = 0;
@@ -350,15 +347,9 @@ class Task {
     HOG_SIZE(D, s().ends() * s().k())
     HOG_SIZE(U, s().merged() + s().k())
 
-#if HOG_GPU
     HOG_METHOD const double* head(int hd) const { return at_.parameters + hd * s().message().parameters(); }
-    HOG_METHOD const double* loop() const { return at_.parameters + H() * s().message().parameters(); }
+    HOG_METHOD const double* loop() const { return head(H()); }
     HOG_METHOD const double* update() const { return loop() + s().loop().parameters(); }
-#else
-    Weights<double> head(int hd) const { return s().head(at_.parameters, at_.columns, hd); }
-    Weights<double> loop() const { return s().head(at_.parameters, at_.columns, H()); }
-    Weights<double> update() const { return s().after_loop(loop()); }
-#endif
 
     /// Hand out memory from `from` on: what `vectors` counts.
     HOG_METHOD void lay(V* from) {

@@ -26,10 +26,10 @@ class Factor {
         each_task(plan_.graphs * replicas_, threads, [&](int64_t t, int64_t thread) {
             const int64_t g = t / replicas_, r = t % replicas_;
             const int64_t at = r * columns * k_ * plan_.nodes + plan_.first[g];
-            if (k_ == 1)
-                substitute_side_by_side(g, r, columns, b + at, arenas[thread], x + at);
+            if (columns == 1)
+                substitute<double>(g, r, columns, b + at, arenas[thread], x + at);
             else
-                substitute(g, r, columns, b + at, arenas[thread], x + at);
+                substitute<V>(g, r, columns, b + at, arenas[thread], x + at);
         });
     }
 
@@ -76,41 +76,26 @@ class Factor {
         if (!sound) memory.reset();
     }
 
-    void substitute(int64_t g, int64_t r, int64_t columns, const double* b, Arena& arena,
-                    double* x) const {
-        const int n = plan_.of[g]->n;
-        const int64_t N = plan_.nodes, rest = N * k_;
-        V* scratch = arena.room(panel(g) + whole((size_t)n * k_));
-        double* y = (double*)(scratch + panel(g));
-        for (int64_t c = 0; c < columns; ++c, b += rest, x += rest) {
-            for (int i = 0; i < n; ++i)
-                for (int d = 0; d < k_; ++d) y[i * k_ + d] = b[d * N + i];
-            if (memory_[g * replicas_ + r])
-                fronts(g, r, scratch).substitute(y);
-            else
-                std::fill(y, y + n * k_, (double)NAN);
-            for (int i = 0; i < n; ++i)
-                for (int d = 0; d < k_; ++d) x[d * N + i] = y[i * k_ + d];
-        }
-    }
-
-    /// The same for k = 1, eight columns side by side.
-    void substitute_side_by_side(int64_t g, int64_t r, int64_t columns, const double* b, Arena& arena,
-                                 double* x) const {
+    /// Solve for columns [columns, k, N], one after the other or eight side by side.
+    template <class P>
+    void substitute(int64_t g, int64_t r, int64_t columns, const double* b, Arena& arena, double* x) const {
+        constexpr int lanes = sizeof(P) / sizeof(double);
         const GraphPlan& one = *plan_.of[g];
-        const int64_t N = plan_.nodes;
-        V* scratch = arena.room(panel(g) + one.n + one.widest);
-        V *y = scratch + panel(g), *part = y + one.n;
-        for (int64_t c = 0; c < columns; c += LANES) {
-            for (int l = 0; l < LANES; ++l)
-                for (int i = 0; i < one.n; ++i)
-                    lane(y[i], l) = b[std::min(c + l, columns - 1) * N + i];
+        const int64_t N = plan_.nodes, rest = N * k_;
+        const int all = one.n * k_;
+        V* scratch = arena.room(panel(g) + (size_t)all + std::max(one.widest, 1) * k_);
+        P *y = (P*)(scratch + panel(g)), *part = y + all;
+        for (int64_t c = 0; c < columns; c += lanes) {
+            for (int i = 0; i < all; ++i)
+                for (int l = 0; l < lanes; ++l)
+                    ((double*)(y + i))[l] = b[std::min(c + l, columns - 1) * rest + i % k_ * N + i / k_];
             if (memory_[g * replicas_ + r])
-                fronts(g, r, scratch).substitute_columns(y, part);
+                fronts(g, r, scratch).substitute(y, part);
             else
-                std::fill(y, y + one.n, wide(NAN));
-            for (int l = 0; l < LANES && c + l < columns; ++l)
-                for (int i = 0; i < one.n; ++i) x[(c + l) * N + i] = get(y[i], l);
+                std::fill(y, y + all, P{} + NAN);
+            for (int i = 0; i < all; ++i)
+                for (int l = 0; l < lanes && c + l < columns; ++l)
+                    x[(c + l) * rest + i % k_ * N + i / k_] = ((const double*)(y + i))[l];
         }
     }
 };

@@ -39,7 +39,7 @@ class FixedSteps {
 
     /// Whether these nodes can be updated here.
     static bool serves(const Rule& rule, const Turn& turn) {
-        return !rule.messages && rule.step != BLOCKS && !rule.filled.variable && turn.also.at &&
+        return !rule.messages && rule.step != BLOCKS && turn.also.at &&
                turn.inbox.channel == 1 && turn.mail.channel == 1 && turn.letters.channel == 1 &&
                turn.also.channel == 1 && !rule.filled.lane_weights && Model::is(*rule.filled.sizes);
     }

@@ -133,7 +133,7 @@ struct Fronts {
         double sum = 0;
         for (int i = 0; i < g->n * k; ++i) x[i] = sign * from[i];
         if (!sound) return false;
-        substitute(x);
+        substitute(x, panel);
         for (int i = 0; i < g->n * k; ++i) sum += x[i];
         return std::isfinite(sum);
     }
@@ -166,91 +166,44 @@ struct Fronts {
         return true;
     }
 
-    /// Solve in place: x [n, k] becomes H^-1 x.
-    void substitute(double* x) const {
+    /// Solve in place: x [n, k] becomes H^-1 x, for one right-hand side or eight. `y` has room for the widest
+    /// front.
+    template <class P>
+    void substitute(P* x, P* y) const {
         std::vector<double*>& at = places();
-        double* y = panel;
-        for (int f = 0; f < g->fronts; ++f) {
-            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
-                          *bound = g->bound.data() + g->bound_ptr[f];
-            const int P = (g->pivot_ptr[f + 1] - g->pivot_ptr[f]) * k;
-            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b * k);
-            const double* F = at[f];
-            gather(x, pivot, P / k, y);
-            for (int i = 0; i < P; ++i) {
-                double t = y[i];
-                for (int j = 0; j < i; ++j) t -= F[(size_t)i * stride + j] * y[j];
-                y[i] = t * F[(size_t)i * stride + i];
-            }
-            scatter(y, pivot, P / k, x);
-            for (int i = 0; i < b; ++i)
-                for (int c = 0; c < k; ++c) {
-                    const double* r = F + (size_t)(P + i * k + c) * stride;
-                    double t = 0;
-                    for (int j = 0; j < P; ++j) t += r[j] * y[j];
-                    x[bound[i] * k + c] -= t;
+        for (int f = 0; f < g->fronts; ++f)
+            in_front(f, [&](int pivots, int b, const int32_t* pivot, const int32_t* bound, int stride) {
+                const double* F = at[f];
+                gather(x, pivot, pivots / k, y);
+                for (int i = 0; i < pivots; ++i) {
+                    P t = y[i];
+                    for (int j = 0; j < i; ++j) t -= F[(size_t)i * stride + j] * y[j];
+                    y[i] = t * F[(size_t)i * stride + i];
                 }
-        }
-        for (int f = g->fronts - 1; f >= 0; --f) {
-            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
-                          *bound = g->bound.data() + g->bound_ptr[f];
-            const int P = (g->pivot_ptr[f + 1] - g->pivot_ptr[f]) * k;
-            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b * k);
-            const double* F = at[f];
-            gather(x, pivot, P / k, y);
-            for (int i = 0; i < b; ++i)
-                for (int c = 0; c < k; ++c) {
-                    const double t = x[bound[i] * k + c];
-                    const double* r = F + (size_t)(P + i * k + c) * stride;
-                    for (int j = 0; j < P; ++j) y[j] -= r[j] * t;
+                scatter(y, pivot, pivots / k, x);
+                for (int i = 0; i < b * k; ++i) {
+                    const double* r = F + (size_t)(pivots + i) * stride;
+                    P t = P{};
+                    for (int j = 0; j < pivots; ++j) t += r[j] * y[j];
+                    x[bound[i / k] * k + i % k] -= t;
                 }
-            for (int i = P - 1; i >= 0; --i) {
-                const double t = y[i] * F[(size_t)i * stride + i];
-                y[i] = t;
-                for (int j = 0; j < i; ++j) y[j] -= F[(size_t)i * stride + j] * t;
-            }
-            scatter(y, pivot, P / k, x);
-        }
-    }
-
-    /// Solve in place for eight right-hand sides, with k = 1; `y` has room for the widest front.
-    void substitute_columns(V* x, V* y) const {
-        std::vector<double*>& at = places();
-        for (int f = 0; f < g->fronts; ++f) {
-            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
-                          *bound = g->bound.data() + g->bound_ptr[f];
-            const int P = g->pivot_ptr[f + 1] - g->pivot_ptr[f];
-            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b);
-            const double* F = at[f];
-            for (int i = 0; i < P; ++i) {
-                V t = x[pivot[i]];
-                for (int j = 0; j < i; ++j) t -= F[(size_t)i * stride + j] * y[j];
-                y[i] = t * F[(size_t)i * stride + i];
-                x[pivot[i]] = y[i];
-            }
-            for (int i = 0; i < b; ++i) {
-                V t = x[bound[i]];
-                for (int j = 0; j < P; ++j) t -= F[(size_t)(P + i) * stride + j] * y[j];
-                x[bound[i]] = t;
-            }
-        }
-        for (int f = g->fronts - 1; f >= 0; --f) {
-            const int32_t *pivot = g->pivot.data() + g->pivot_ptr[f],
-                          *bound = g->bound.data() + g->bound_ptr[f];
-            const int P = g->pivot_ptr[f + 1] - g->pivot_ptr[f];
-            const int b = g->bound_ptr[f + 1] - g->bound_ptr[f], stride = front_stride(P + b);
-            const double* F = at[f];
-            for (int i = 0; i < P; ++i) y[i] = x[pivot[i]];
-            for (int i = 0; i < b; ++i) {
-                const V t = x[bound[i]];
-                for (int j = 0; j < P; ++j) y[j] -= F[(size_t)(P + i) * stride + j] * t;
-            }
-            for (int i = P - 1; i >= 0; --i) {
-                y[i] *= F[(size_t)i * stride + i];
-                for (int j = 0; j < i; ++j) y[j] -= F[(size_t)i * stride + j] * y[i];
-                x[pivot[i]] = y[i];
-            }
-        }
+            });
+        for (int f = g->fronts - 1; f >= 0; --f)
+            in_front(f, [&](int pivots, int b, const int32_t* pivot, const int32_t* bound, int stride) {
+                const double* F = at[f];
+                gather(x, pivot, pivots / k, y);
+                for (int i = 0; i < b * k; ++i) {
+                    const P t = x[bound[i / k] * k + i % k];
+                    const double* r = F + (size_t)(pivots + i) * stride;
+                    for (int j = 0; j < pivots; ++j) y[j] -= r[j] * t;
+                }
+                for (int i = pivots - 1; i >= 0; --i) {
+                    const P t = y[i] * F[(size_t)i * stride + i];
+                    y[i] = t;
+                    for (int j = 0; j < i; ++j) y[j] -= F[(size_t)i * stride + j] * t;
+                }
+                scatter(y, pivot, pivots / k, x);
+            });
     }
 
   private:
@@ -334,11 +287,20 @@ struct Fronts {
         }
         return at;
     }
-    void gather(const double* x, const int32_t* node, int count, double* y) const {
+    /// `what(pivots, boundary nodes, pivots' nodes, boundary's nodes, stride)` of a front.
+    template <class What>
+    void in_front(int f, const What& what) const {
+        const int pivots = (g->pivot_ptr[f + 1] - g->pivot_ptr[f]) * k, b = g->bound_ptr[f + 1] - g->bound_ptr[f];
+        what(pivots, b, g->pivot.data() + g->pivot_ptr[f], g->bound.data() + g->bound_ptr[f],
+             front_stride(pivots + b * k));
+    }
+    template <class P>
+    void gather(const P* x, const int32_t* node, int count, P* y) const {
         for (int i = 0; i < count; ++i)
             for (int c = 0; c < k; ++c) y[i * k + c] = x[node[i] * k + c];
     }
-    void scatter(const double* y, const int32_t* node, int count, double* x) const {
+    template <class P>
+    void scatter(const P* y, const int32_t* node, int count, P* x) const {
         for (int i = 0; i < count; ++i)
             for (int c = 0; c < k; ++c) x[node[i] * k + c] = y[i * k + c];
     }

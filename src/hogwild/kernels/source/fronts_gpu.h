@@ -6,6 +6,7 @@
 // order: nothing depends on the order in which threads run.
 #pragma once
 #include "energy.h"
+#include "grid_gpu.h"
 #include "terms.h"
 
 namespace hog {
@@ -44,43 +45,6 @@ struct DevicePlan {
         p.block_ptr = take(p.blocks + 1);
         p.kind = take(terms), p.left = take(terms), p.other = take(terms);
         return p;
-    }
-};
-
-/// The threads of a block. `room` is shared memory: 128 numbers for sums (two a warp, twice over), two
-/// for a flag, and then 32 for every warp.
-struct Block {
-    double* room;
-    int* flip;  // in registers of every thread: which half of the room comes next
-    HOG_METHOD int rank() const { return threadIdx.x; }
-    HOG_METHOD int size() const { return blockDim.x; }
-    HOG_METHOD void sync() const { __syncthreads(); }
-    HOG_METHOD int inside(int b, int n) const { return b < n ? b : n - 1; }
-    HOG_METHOD void sum(double& a, double& b) const { combine(a, b, false); }
-    HOG_METHOD void max(double& a, double& b) const { combine(a, b, true); }
-
-  private:
-    /// The larger one; NaN wins.
-    HOG_METHOD static double larger(double a, double b) { return b > a || b != b ? b : a; }
-    HOG_METHOD void combine(double& a, double& b, bool largest) const {
-        for (int o = 16; o; o /= 2) {
-            const double x = __shfl_xor_sync(~0u, a, o), y = __shfl_xor_sync(~0u, b, o);
-            a = largest ? larger(a, x) : a + x;
-            b = largest ? larger(b, y) : b + y;
-        }
-        double* here = room + (*flip ^= 64);
-        const int warps = blockDim.x / 32;
-        if (threadIdx.x % 32 == 0) {
-            here[2 * (threadIdx.x / 32)] = a;
-            here[2 * (threadIdx.x / 32) + 1] = b;
-        }
-        __syncthreads();
-        a = here[0], b = here[1];
-        for (int w = 1; w < warps; ++w) {
-            const double x = here[2 * w], y = here[2 * w + 1];
-            a = largest ? larger(a, x) : a + x;
-            b = largest ? larger(b, y) : b + y;
-        }
     }
 };
 

@@ -78,14 +78,13 @@ class Hessian {
         const auto &me = s.message(), &lo = s.loop(), &up = s.update();
         return (size_t)packs(e) * s.heads() * (me.context() + 2 * me.hidden() + 1) +
                (size_t)packs(n) * (lo.context() + up.context() + 2 * (lo.hidden() + up.hidden()) + 1) +
-               packs(s.parameters() + s.columns());
+               packs(s.parameters());
     }
 
     Hessian(Task& of, V* memory, V* rows)
         : stride(padded(of.s().k())), t(of), K(of.s().k()), C(of.s().channels()), H(of.s().heads()),
           M(of.s().merged()), ends(of.s().ends()), parameters((T*)of.at_.parameters),
-          columns((T*)of.at_.columns), G((T*)of.G.data), across(padded(M)), sent((T*)rows),
-          bent(sent + (size_t)of.v.e * across) {
+          G((T*)of.G.data), across(padded(M)), sent((T*)rows), bent(sent + (size_t)of.v.e * across) {
         auto same = [&](Grid<T>& to, const Rows& from) { to = Grid<T>{(P*)from.data, from.fields}; };
         same(tm, t.tm), same(tl, t.tl), same(tu, t.tu);
         same(md, t.md), same(mt, t.mt);
@@ -100,30 +99,35 @@ class Hessian {
         own(sm, t.sm, me.hidden(), E), own(sl, t.sl, lo.hidden(), N), own(su, t.su, up.hidden(), N);
         own(bm, t.bm, me.hidden(), E), own(bl, t.bl, lo.hidden(), N), own(bu, t.bu, up.hidden(), N);
         own(wt, t.wt, 1, E), own(lw, t.lw, 1, N);
-        if (copies) parameters = (T*)(memory + used), columns = parameters + t.s().parameters();
+        if (copies) parameters = (T*)(memory + used);
     }
 
-    /// The weight of all messages that a node hears, sends and tells itself: the largest of all nodes
-    /// divided by the mean.
-    double spread() const {
-        const auto& team = t.team;
-        double largest = 0, sum = 0, none = 0;
+    /// The weight of all messages that a node hears, sends and tells itself.
+    double mass(int i) const {
         auto weight = [&](int q) {
             double w = 0;
             for (int hd = 0; hd < H; ++hd)
                 w += std::fabs(t.wt.at((q / LANES * H + hd) * LANES + q % LANES, 0));
             return w / H;
         };
+        double mine = std::fabs(t.lw.at(i, 0));
+        for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) mine += weight(q);
+        for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) mine += weight(t.v.out_edge[o]);
+        return mine;
+    }
+    /// The largest mass of a node, divided by the mean, and the mean.
+    double spread(double& mean) const {
+        const auto& team = t.team;
+        double largest = 0, none = 0;
+        mean = 0;
         HOG_PACKS(i, t.v.n) {
-            double mine = std::fabs(t.lw.at(i, 0));
-            for (int q = t.v.ptr[i]; q < t.v.ptr[i + 1]; ++q) mine += weight(q);
-            for (int o = t.v.out_ptr[i]; o < t.v.out_ptr[i + 1]; ++o) mine += weight(t.v.out_edge[o]);
+            const double mine = mass(i) / t.v.n;
             largest = std::fmax(largest, mine);
-            sum += mine;
+            mean += mine;
         }
         team.max(largest, none);
-        team.sum(sum, none);
-        return largest * t.v.n / sum;
+        team.sum(mean, none);
+        return largest * t.v.n / mean;
     }
 
     /// Copy what no iteration changes.
@@ -132,7 +136,6 @@ class Hessian {
         const auto& team = t.team;
         const int count = t.s().parameters();
         HOG_PACKS(i, count) const_cast<T*>(parameters)[i] = (T)t.at_.parameters[i];
-        HOG_PACKS(i, t.s().columns()) const_cast<T*>(columns)[i] = (T)t.at_.columns[i];
         copy(t.qm, qm, H, t.v.e), copy(t.ql, ql, 1, t.v.n), copy(t.qu, qu, 1, t.v.n);
         copy(t.wt, wt, H, t.v.e), copy(t.lw, lw, 1, t.v.n);
     }
@@ -273,15 +276,15 @@ class Hessian {
   private:
     Task& t;
     const int K, C, H, M, ends;
-    const T *parameters, *columns;
+    const T* parameters;
     T* const G;         // what the edges send to their ends, [e, ends, stride]
     const int across;   // numbers of a message, padded
     T *const sent, *const bent;  // tangents of the edges' messages [e, across], and mt [n, across]
     Grid<T> qm, ql, qu, sm, sl, su, bm, bl, bu, tm, tl, tu, wt, lw, md, mt;
 
-    Weights<T> head(int hd) const { return t.s().head(parameters, columns, hd); }
-    Weights<T> loop() const { return head(H); }
-    Weights<T> update() const { return t.s().after_loop(loop()); }
+    const T* head(int hd) const { return parameters + hd * t.s().message().parameters(); }
+    const T* loop() const { return head(H); }
+    const T* update() const { return loop() + t.s().loop().parameters(); }
 
     /// `columns` columns of the rows of a pack; column c goes to y[c * step].
     static void read(const T* const* rows, int columns, P* y, int step) {

@@ -6,7 +6,6 @@
 #include "energy.h"
 #include "krylov_gpu.h"
 #include "posed_gpu.h"
-#include "sizes_gpu.h"
 
 namespace hog {
 

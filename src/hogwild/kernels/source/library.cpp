@@ -46,20 +46,21 @@ bool describe(Net& net, const int64_t*& numbers, const unsigned char*& rising, i
     return true;
 }
 
-/// Why these arguments cannot be solved; nullptr where they can.
-const char* refusal(const Posed& posed, std::initializer_list<const void*> needed) {
-    if (!posed.plan || !posed.sizes) return "there is no plan, or there are no sizes";
-    if (posed.method < Method::PRODUCTS || posed.method > Method::BLOCKS) return "the method is unknown";
-    if (posed.replicas < 0 || posed.replicas > (1 << 24)) return "replicas is out of range";
+/// Throw where these arguments cannot be solved.
+void check(const Posed& posed, std::initializer_list<const void*> needed) {
+    auto expect = [](bool sound, const char* wrong) {
+        if (!sound) throw std::invalid_argument(wrong);
+    };
+    expect(posed.plan && posed.sizes, "there is no plan, or there are no sizes");
+    expect(posed.method >= Method::PRODUCTS && posed.method <= Method::BLOCKS, "the method is unknown");
+    expect(posed.replicas >= 0 && posed.replicas <= (1 << 24), "replicas is out of range");
     const Plan& plan = *posed.plan;
     for (const auto& one : plan.of)
-        if (posed.method == Method::FACTORS && one->n && !one->fronts) return "a graph is too dense to be factorised";
-    if (!plan.nodes || !posed.replicas) return nullptr;
-    if (!posed.parameters || !posed.nodes) return "parameters or nodes is null";
-    if (plan.edges && !posed.sizes->sent() && !posed.edges) return "edges is null";
-    for (const void* each : needed)
-        if (!each) return "an array of results or embeddings is null";
-    return nullptr;
+        expect(posed.method != Method::FACTORS || !one->n || one->fronts, "a graph is too dense to be factorised");
+    if (!plan.nodes || !posed.replicas) return;
+    expect(posed.parameters && posed.nodes, "parameters or nodes is null");
+    expect(!plan.edges || posed.sizes->sent() || posed.edges, "edges is null");
+    for (const void* each : needed) expect(each, "an array of results or embeddings is null");
 }
 
 /// Run `work`, and explain a failure: 1, or 2 where an array holds a number that is out of range.
@@ -139,19 +140,13 @@ HOG_API int64_t hog_level() {
 
 /// The plan of a batch; nullptr where the arrays are wrong.
 HOG_API void* hog_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int64_t edges,
-                     const int64_t* src, const int64_t* dst, int64_t leaf, int64_t hops,
-                     double most_work,
-                     char* why, int64_t why_size) {
-    try {
-        std::string reason;
-        Plan* plan =
-            make_plan(nodes, graphs, batch, edges, src, dst, (int)leaf, (int)hops, most_work, reason);
-        if (!plan) explain(why, why_size, reason.c_str());
-        return plan;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return nullptr;
-    }
+                       const int64_t* src, const int64_t* dst, int64_t leaf, int64_t hops, double most_work,
+                       char* why, int64_t why_size) {
+    Plan* plan = nullptr;
+    guarded(why, why_size, [&] {
+        plan = make_plan(nodes, graphs, batch, edges, src, dst, (int)leaf, (int)hops, most_work);
+    });
+    return plan;
 }
 
 HOG_API void hog_plan_free(void* plan) { delete (Plan*)plan; }
@@ -164,13 +159,7 @@ HOG_API int64_t hog_listen(int (*ask)()) { return Listening::here().to(ask); }
 /// every place.
 HOG_API int hog_order(int64_t nodes, int64_t edges, const int64_t* src, const int64_t* dst, int64_t* order,
                       char* why, int64_t why_size) {
-    try {
-        breadth_first(nodes, edges, src, dst, order);
-        return 0;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return 1;
-    }
+    return guarded(why, why_size, [&] { breadth_first(nodes, edges, src, dst, order); });
 }
 
 /// Numbers in the largest graph's fronts, and multiplications of all factorisations, for k = 1.
@@ -244,96 +233,50 @@ HOG_API void hog_shapes(const void* sizes, int64_t* out) {
     out[3] = s.node_fields() + 5 * s.k(), out[4] = s.edge_fields();
 }
 
-/// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero). Where `held` [N]
-/// is not nullptr, the nodes that it marks stay at h0.
-HOG_API int hog_solve(const void* plan, const void* sizes, int64_t replicas, const double* parameters,
-                    const double* nodes, const double* edges, const double* weight,
-                    int64_t weight_replica, int64_t weight_head, const double* loop_weight,
-                    int64_t method, const unsigned char* held, const double* h0, double atol, double rtol, int64_t max_iter,
-                    int64_t max_backtracks, int64_t patience, int64_t threads, double* h,
-                    int64_t* status, int64_t* iterations, double* residual, char* why,
-                    int64_t why_size) {
-    try {
-        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, (Method)method, held};
+/// Solve every graph and replica. h [R, k, N] is the result; h0 may be nullptr (zero). Nodes that are held
+/// stay at h0.
+HOG_API int hog_solve(const Posed* posed, const double* h0, double atol, double rtol, int64_t max_iter,
+                      int64_t max_backtracks, int64_t patience, int64_t threads, double* h, int64_t* status,
+                      int64_t* iterations, double* residual, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        check(*posed, {h, status, iterations, residual});
+        if (max_iter < 0 || max_iter > INT32_MAX) throw std::invalid_argument("max_iter is out of range");
         const Options options{atol, rtol, (int)max_iter, (int)max_backtracks, (int)patience};
-        const char* wrong = refusal(posed, {h, status, iterations, residual});
-        if (!wrong && (max_iter < 0 || max_iter > INT32_MAX)) wrong = "max_iter is out of range";
-        if (wrong) {
-            explain(why, why_size, wrong);
-            return 1;
-        }
-        threads = std::min<int64_t>(threads, MOST_THREADS);
-        const auto solve = posed.method == Method::BLOCKS ? solve_chunks : solve_batch;
-        solve(posed, options, h0, threads, h, status, iterations, residual);
-        return 0;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return 1;
-    }
+        const auto solve = posed->method == Method::BLOCKS ? solve_chunks : solve_batch;
+        solve(*posed, options, h0, std::min(threads, MOST_THREADS), h, status, iterations, residual);
+    });
 }
 
 /// The gradient [R, k, N] of the energies at h, and the size of its terms [R, G].
-HOG_API int hog_gradient(const void* plan, const void* sizes, int64_t replicas,
-                       const double* parameters, const double* nodes, const double* edges,
-                       const double* weight, int64_t weight_replica, int64_t weight_head,
-                       const double* loop_weight, int64_t method, const unsigned char* held,
-                       const double* h, int64_t threads, double* gradient, double* scale, char* why,
-                       int64_t why_size) {
-    try {
-        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, (Method)method, held};
-        if (const char* wrong = refusal(posed, {h, gradient, scale})) {
-            explain(why, why_size, wrong);
-            return 1;
-        }
-        const auto differentiate = posed.method == Method::BLOCKS ? gradient_chunks : gradient_batch;
-        differentiate(posed, h, std::min<int64_t>(threads, MOST_THREADS), gradient, scale);
-        return 0;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return 1;
-    }
+HOG_API int hog_gradient(const Posed* posed, const double* h, int64_t threads, double* gradient, double* scale,
+                         char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        check(*posed, {h, gradient, scale});
+        const auto differentiate = posed->method == Method::BLOCKS ? gradient_chunks : gradient_batch;
+        differentiate(*posed, h, std::min(threads, MOST_THREADS), gradient, scale);
+    });
 }
 
 /// The adjoint: from gradient = dL/dh [R, k, N] at the solution h to the gradients of everything the
 /// problem is made of, and a status [R, G].
-HOG_API int hog_adjoint(const void* plan, const void* sizes, int64_t replicas,
-                      const double* parameters, const double* nodes, const double* edges,
-                      const double* weight, int64_t weight_replica, int64_t weight_head,
-                      const double* loop_weight, int64_t method, const unsigned char* held,
-                      const double* h, const double* gradient, double rtol, int64_t threads,
-                      double* parameters_out, double* nodes_out, double* edges_out,
-                      double* weight_out, double* loop_weight_out, int64_t* status, char* why,
-                      int64_t why_size) {
-    try {
-        const Posed posed{(const Plan*)plan, (const Sizes*)sizes, replicas, parameters, nodes, edges,
-                          weight, weight_replica, weight_head, loop_weight, (Method)method, held};
+HOG_API int hog_adjoint(const Posed* posed, const double* h, const double* gradient, double rtol, int64_t threads,
+                        double* parameters_out, double* nodes_out, double* edges_out, double* weight_out,
+                        double* loop_weight_out, int64_t* status, char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        check(*posed, {h, gradient, parameters_out, nodes_out, status});
         const Cotangents out{nodes_out, edges_out, weight_out, loop_weight_out};
-        if (const char* wrong = refusal(posed, {h, gradient, parameters_out, nodes_out, status})) {
-            explain(why, why_size, wrong);
-            return 1;
-        }
-        threads = std::min<int64_t>(threads, MOST_THREADS);
-        const auto differentiate = posed.method == Method::BLOCKS ? adjoint_chunks : adjoint_batch;
-        differentiate(posed, h, gradient, rtol, threads, parameters_out, out, status);
-        return 0;
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return 1;
-    }
+        const auto differentiate = posed->method == Method::BLOCKS ? adjoint_chunks : adjoint_batch;
+        differentiate(*posed, h, gradient, rtol, std::min(threads, MOST_THREADS), parameters_out, out, status);
+    });
 }
 
 /// The factors of matrices with the blocks `diagonal` [R, k, k, N] and `off` [R, k, k, E]; they read the
 /// plan. nullptr and a reason where there is no memory.
 HOG_API void* hog_factor(const void* plan, int64_t k, int64_t replicas, const double* diagonal,
                          const double* off, int64_t threads, char* why, int64_t why_size) {
-    try {
-        return new Factor(*(const Plan*)plan, k, replicas, diagonal, off, threads);
-    } catch (const std::exception& error) {
-        explain(why, why_size, error.what());
-        return nullptr;
-    }
+    Factor* factor = nullptr;
+    guarded(why, why_size, [&] { factor = new Factor(*(const Plan*)plan, k, replicas, diagonal, off, threads); });
+    return factor;
 }
 
 HOG_API void hog_factor_free(void* factor) { delete (Factor*)factor; }
@@ -477,15 +420,17 @@ HOG_API int hog_soft(const int64_t* shape, int64_t single, const int64_t* batch,
             constexpr int64_t lanes = 64 / sizeof(T);
             if (p.k % lanes || p.o % lanes || p.heads < 1 || p.w % (p.heads * lanes))
                 throw std::invalid_argument("a row is no multiple of a vector");
-            const int64_t used = std::min<int64_t>(threads, MOST_THREADS);
-            if (cotangents) {
-                const auto to = [&](int i) { return (T*)cotangents[i]; };
-                const SoftCotangents<T> all{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7)};
-                soft_cotangents<T>(p, (const T*)at, (const T*)b, used, all);
-            } else if (b)
-                soft_dual<T>(p, (const T*)at, (const T*)b, rtol, most, used, (T*)out, steps, residual, limit);
-            else
-                soft_solve<T>(p, (const T*)at, atol, rtol, most, used, (T*)out, steps, residual, limit);
+            const auto to = [&](int i) { return cotangents ? (T*)cotangents[i] : nullptr; };
+            const SoftCotangents<T> all{to(0), to(1), to(2), to(3), to(4), to(5), to(6), to(7)};
+            soft_batch(p, std::min(threads, MOST_THREADS), [&](auto&& task, int64_t i, int rank) {
+                if (cotangents) return task.cotangents((const T*)at, (const T*)b, all);
+                double found = 0, allowed = 0;
+                const int64_t turns = most[i / p.graphs];
+                const int64_t taken =
+                    b ? task.dual((const T*)at, (const T*)b, rtol, turns, (T*)out, found, allowed)
+                      : task.solve((const T*)at, atol, rtol, turns, (T*)out, found, allowed);
+                if (rank == 0) steps[i] = taken, residual[i] = found, limit[i] = allowed;
+            });
         };
         single ? run(float()) : run(double());
     });

@@ -14,11 +14,9 @@ class Messengers : public Clusters<S> {
         A::there;
     using A::edge_of, A::h, A::keep, A::letter, A::m_, A::model, A::now, A::of_edge, A::of_node,
         A::recall, A::rule_, A::toward, A::turn_, A::views, A::x_;
-    using A::average, A::b, A::condense, A::copy, A::dg, A::dx, A::ec, A::ej, A::et, A::ex, A::far,
-        A::g_, A::gather, A::gj, A::has, A::hold, A::largest_of, A::linear, A::look, A::loops,
-        A::merge, A::number_variables, A::on_edges, A::precision, A::reduce, A::slope, A::solve,
-        A::sums, A::terms, A::tg, A::to_edges, A::ts, A::tt, A::tv, A::tw, A::v_, A::variable_of,
-        A::variables, A::width;
+    using A::b, A::condense, A::copy, A::dg, A::dx, A::far, A::g_, A::gather, A::gj, A::hold, A::largest_of,
+        A::linear, A::look, A::messages, A::precision, A::reduce, A::slope, A::solve, A::sums, A::terms, A::tg,
+        A::ts, A::tt, A::tv, A::tw, A::v_, A::width;
 
     Messengers(const Rule& rule, const Turn& turn) : A(rule, turn) {}
 
@@ -26,7 +24,6 @@ class Messengers : public Clusters<S> {
         A::fill();
         A::read(turn_.h, h);
         A::read_views();
-        number_variables();
         for (int l = 0; l < LANES; ++l) known_[l] = m_.known[replica * f.nodes + node[l]] ? -1 : 0;
         remember();
         hear_messages();
@@ -39,10 +36,9 @@ class Messengers : public Clusters<S> {
         for (int l = 0; l < lanes; ++l)
             m_.known[replica * f.nodes + node[l]] = sound[l] ? 1 : 0;
         keep(m_.own, K, z.own);
-        to_edges(z, K, on_edges);
         for (int l = 0; l < lanes; ++l)
             HOG_EACH(p, degree[l])
-                HOG_EACH(c, K) of_edge(m_.near, c, p, l) = part(on_edges[p * K + c], l);
+                HOG_EACH(c, K) of_edge(m_.near, c, p, l) = part(z.near[p * K + c], l);
         HOG_EACH(c, K) now[c] = z.own[c];
         Mask all = sound;
         for (int l = lanes; l < LANES; ++l) all[l] = -1;
@@ -71,7 +67,7 @@ class Messengers : public Clusters<S> {
         for (Point* point : {&z, &before, &trial, &d, &ahead, &away})
             point->own = to.take(K), point->near = to.take(P * K);
         packed = to.take(P * width()), silent = to.take(P);
-        room = to.take(P * (width() + 2 * letter() + K));
+        room = to.take(P * letter());
     }
 
     // -- what a node knows before its update ---------------------------------------------------------
@@ -80,13 +76,11 @@ class Messengers : public Clusters<S> {
     void remember() {
         recall(m_.own, K, before.own);
         HOG_EACH(c, K) before.own[c] = pick(known_, before.own[c], h[c]);
-        HOG_EACH(i, most * K) on_edges[i] = views[i];
+        HOG_EACH(i, most * K) before.near[i] = views[i];
         for (int l = 0; l < LANES; ++l)
             if (known_[l])
                 HOG_EACH(p, degree[l])
-                    HOG_EACH(c, K) lane(on_edges[p * K + c], l) = of_edge(m_.near, c, p, l);
-        merge(on_edges, K, before.near, nullptr);
-        average(K, before.near);
+                    HOG_EACH(c, K) lane(before.near[p * K + c], l) = of_edge(m_.near, c, p, l);
     }
 
     /// The messages heard. A neighbour that rests sends zeros; see MessageRule._heard.
@@ -109,16 +103,10 @@ class Messengers : public Clusters<S> {
                 quiet = zeros[l] ? 1 : 0;
             }
         }
-        const V* from = packed;
-        if (f.variable) {
-            merge(packed, count, room, nullptr);
-            average(count, room);
-            from = room;
-        }
         Mask some = Mask{};
-        HOG_EACH(v, variables) {
-            const V* at = from + v * count;
-            Mask quiet = has(v);
+        HOG_EACH(v, most) {
+            const V* at = packed + v * count;
+            Mask quiet = there(v);
             HOG_EACH(c, count) quiet &= at[c] == 0.0;
             silent[v] = pick(quiet, wide(1.0), wide(0.0));
             some |= quiet;
@@ -130,19 +118,15 @@ class Messengers : public Clusters<S> {
         if (!any(some)) return;
         look(before, MAJORISED);
         const int letters = letter();
-        V* said = room;  // letters of the edges, then of the variables
         HOG_EACH(p, most) {
             const Rows at = A::rows(turn_.mail, p, count);
             const Mask m = there(p);
-            HOG_EACH(c, letters) said[p * letters + c] = pick(m, at[c], wide(0.0));
+            HOG_EACH(c, letters) room[p * letters + c] = pick(m, at[c], wide(0.0));
         }
-        V *merged = said + most * letters, *felt = merged + variables * letters;
-        merge(said, letters, merged, nullptr);
-        merge(model.toward, K, felt, nullptr);
         V stiff = wide(0.0);
         HOG_EACH(c, K) stiff += model.b[c * K + c];
         stiff = stiff / (double)K;
-        HOG_EACH(v, variables) {
+        HOG_EACH(v, most) {
             const Mask quiet = silent[v] > 0.0;
             if (!any(quiet)) continue;
             V *P = precision + v * (2 * K) * (2 * K), *L = linear + v * (2 * K);
@@ -150,11 +134,11 @@ class Messengers : public Clusters<S> {
                 V x = wide(0.0);
                 if (i < K && i == j) x = stiff;
                 if (i >= K && j >= K && rule_.step == BLOCKS)
-                    x = merged[v * letters + K + (i - K) * K + j - K];
+                    x = room[v * letters + K + (i - K) * K + j - K];
                 P[i * (2 * K) + j] = pick(quiet, x, P[i * (2 * K) + j]);
             }
             HOG_EACH(i, (2 * K)) {
-                V x = i < K ? felt[v * K + i] : -merged[v * letters + i - K];
+                V x = i < K ? model.toward[v * K + i] : -room[v * letters + i - K];
                 HOG_EACH(j, (2 * K))
                     x += P[i * (2 * K) + j] * (j < K ? before.near[v * K + j] : before.own[j - K]);
                 L[i] = pick(quiet, x, L[i]);
@@ -173,7 +157,7 @@ class Messengers : public Clusters<S> {
         gather(before, false);
         HOG_EACH(c, K) {
             V seen = b[c * K + c];
-            HOG_EACH(v, variables) seen += precision[(v * (2 * K) + K + c) * (2 * K) + K + c];
+            HOG_EACH(v, most) seen += precision[(v * (2 * K) + K + c) * (2 * K) + K + c];
             seen = pick(seen < 0.0, wide(0.0), seen);
             hold[c] = pick(doubt > 0.0, x_.hold * doubt * seen, wide(0.0));
         }
@@ -183,11 +167,11 @@ class Messengers : public Clusters<S> {
 
     void move(const Point& from, V t, const Point& along, const Point& to) const {
         HOG_EACH(i, K) to.own[i] = from.own[i] + t * along.own[i];
-        HOG_EACH(i, variables * K) to.near[i] = from.near[i] + t * along.near[i];
+        HOG_EACH(i, most * K) to.near[i] = from.near[i] + t * along.near[i];
     }
     void choose(Mask m, const Point& yes, const Point& to) const {
         HOG_EACH(i, K) to.own[i] = pick(m, yes.own[i], to.own[i]);
-        HOG_EACH(i, variables * K) to.near[i] = pick(m, yes.near[i], to.near[i]);
+        HOG_EACH(i, most * K) to.near[i] = pick(m, yes.near[i], to.near[i]);
     }
 
     /// The modes of the clusters, from `before` to `z`; for which nodes the search succeeded.
@@ -306,16 +290,15 @@ class Messengers : public Clusters<S> {
         recall(m_.share, 1, &share);
         const V reach = x_.reach / (share * share);
         HOG_EACH(i, K) away.own[i] = z.own[i] + reach * (before.own[i] - z.own[i]);
-        HOG_EACH(i, variables * K)
+        HOG_EACH(i, most * K)
             away.near[i] = z.near[i] + reach * (before.near[i] - z.near[i]);
-        to_edges(away, K, on_edges);
-        A::pass(away.own, on_edges, far, loops, pad);
+        A::pass(away.own, away.near, far, messages, pad);
         look(z, AS_FAR_AS);
         gather(z, true);
         reduce(z);
         const int count = width();
-        V *others = sums + terms(), *P = gj + M * K, *at = P + (2 * K) * (2 * K);
-        HOG_EACH(v, variables) {
+        V *others = sums + terms(), *P = gj + M * K, *at = P + 4 * K * K, *jgj = at + 2 * K;
+        HOG_EACH(v, most) {
             const V* term[] = {tw + v * M * M, tv + v * M * K, tt + v * K * K, tg + v * M, ts + v * K};
             const int fields[] = {M * M, M * K, K * K, M, K};
             int n = 0;
@@ -324,48 +307,36 @@ class Messengers : public Clusters<S> {
                 ++n;
             }
             condense(others);
-            const V *w_ = others + M * M + M * K + K * K, *j = ej + v * M * K;
-            HOG_EACH(c, M) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(e, M) sum += g_[c * M + e] * j[e * K + i];
-                gj[c * K + i] = sum;
-            }
+            const V *w_ = others + M * M + M * K + K * K, *x = model.x + v * K * K, *c_ = model.c + v * K * K;
+            const Matrix j{model.j + v * M * K, K};
+            product(M, M, K, {g_, M}, j, gj);
+            product(K, M, K, j.turned(), {gj, K}, jgj);
             HOG_EACH(a, K) HOG_EACH(c, K) {
-                P[a * (2 * K) + c] = 0.5 * (dx[a * K + c] + dx[c * K + a]);
-                V cross = ex[(v * K + a) * K + c], there = ec[(v * K + a) * K + c],
-                  back = ec[(v * K + c) * K + a];
-                HOG_EACH(e, M) {
-                    cross -= v_[e * K + a] * gj[e * K + c];
-                    there += j[e * K + a] * gj[e * K + c];
-                    back += j[e * K + c] * gj[e * K + a];
-                }
-                P[a * (2 * K) + K + c] = P[(K + c) * (2 * K) + a] = cross;
-                P[(K + a) * (2 * K) + K + c] = 0.5 * (there + back);
+                V cross = x[a * K + c];
+                HOG_EACH(e, M) cross -= v_[e * K + a] * gj[e * K + c];
+                P[a * 2 * K + c] = 0.5 * (dx[a * K + c] + dx[c * K + a]);
+                P[a * 2 * K + K + c] = P[(K + c) * 2 * K + a] = cross;
+                P[(K + a) * 2 * K + K + c] =
+                    0.5 * (c_[a * K + c] + jgj[a * K + c] + (c_[c * K + a] + jgj[c * K + a]));
             }
             V* to = packed + v * count;
-            n = 0;
-            HOG_EACH(a, (2 * K)) for (int c = a; c < (2 * K); ++c) to[n++] = P[a * (2 * K) + c];
+            HOG_EACH(a, 2 * K) for (int c = a; c < 2 * K; ++c) *to++ = P[a * 2 * K + c];
             HOG_EACH(i, K) {
-                at[i] = z.own[i];
-                at[K + i] = z.near[v * K + i];
+                at[i] = z.own[i], at[K + i] = z.near[v * K + i];
+                to[i] = -dg[i], to[K + i] = -model.toward[v * K + i];
             }
-            HOG_EACH(a, (2 * K)) {
-                V sum = a < K ? -dg[a] : -et[v * K + a - K];
-                if (a >= K) HOG_EACH(e, M) sum += gj[e * K + a - K] * w_[e];
-                HOG_EACH(c, (2 * K)) sum += P[a * (2 * K) + c] * at[c];
-                to[n++] = sum;
-            }
+            add_product(K, M, 1, Matrix{gj, K}.turned(), {w_, 1}, to + K);
+            add_product(2 * K, 2 * K, 1, {P, 2 * K}, {at, 1}, to);
         }
         for (int l = 0; l < lanes; ++l)
             HOG_EACH(p, degree[l]) {
-                const int v = variable_of(p, l);
+                const V* const fresh = packed + p * count;
                 double* to = turn_.letters.of(first[l] + p, replica);
                 bool good = true;
-                if (v >= 0) HOG_EACH(c, count) good = good && all_finite(part(packed[v * count + c], l));
+                HOG_EACH(c, count) good = good && all_finite(part(fresh[c], l));
                 HOG_EACH(c, count) {
                     double& last = of_edge(m_.sent, c, p, l);
-                    const double fresh = v < 0 ? 0.0 : part(packed[v * count + c], l);
-                    last = resting[l] ? 0.0 : good ? fresh : last;
+                    last = resting[l] ? 0.0 : good ? part(fresh[c], l) : last;
                     to[c * turn_.letters.channel] = last;
                 }
             }

@@ -42,8 +42,6 @@ constexpr int MOST_LAYERS = 12;
 #define HOG_UNROLL
 #endif
 #define HOG_LOCAL(name, count) HOG_LOCAL_OF(V, name, count)
-// Room for one number of every row of all layers, where one sweep over the inputs serves all layers.
-#define HOG_SWEPT(P, name) HOG_LOCAL_OF(P, name, ByColumns<W_>::value ? net.hidden() + net.out() : 0)
 #define HOG_EACH(i, n) HOG_UNROLL for (int i = 0; i < (n); ++i)
 
 /// A network whose sizes are known when it runs; everything that follows from them is a table.
@@ -74,7 +72,6 @@ struct Net {
     HOG_METHOD int context() const { return q_[layers]; }
     HOG_METHOD int weights() const { return p_[layers]; }
     HOG_METHOD int parameters() const { return p_[layers] + f_[layers]; }
-    HOG_METHOD int columns() const { return inputs * unit_[layers]; }  // of `Weights`
 
     /// Fill the tables, which are zero, from the numbers of layers and inputs and the widths.
     HOG_METHOD void tabulate() {
@@ -133,10 +130,8 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
 }
 
 /// f(y); the slopes and pre-activations of the hidden units go to `s` and `a`.
-template <class N, class W_, class In, class Out>
-HOG_FN void forward(HOG_NET net, const W_& W, In q, const V* y, Out s, Out a, V* value, V* pad) {
-    HOG_SWEPT(V, swept);
-    sweep(net, W, q, y, swept);
+template <class N, class In, class Out>
+HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a, V* value, V* pad) {
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(z, net.widest());
     HOG_LOCAL(x, net.widest());
@@ -145,10 +140,10 @@ HOG_FN void forward(HOG_NET net, const W_& W, In q, const V* y, Out s, Out a, V*
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double* Wz = W + net.p(l) + width * net.D();
+        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * z[j];
         HOG_EACH(i, width) x[i] = q[at + net.D() + i];
-        add_layer(net, W, q, l, y, swept, x);
+        add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * y[j]; }, x);
         add_rows(Wz, width, before, [&](int j) { return v[j]; }, x);
         HOG_EACH(i, width) {
             if (l + 1 == net.L()) {
@@ -166,10 +161,10 @@ HOG_FN void forward(HOG_NET net, const W_& W, In q, const V* y, Out s, Out a, V*
 
 /// c_m = s_m Wz' c of the layer above: the reverse pass through one layer. `felt` gets the
 /// sensitivities before the slope.
-template <class N, class W_, class P, class In>
-HOG_FN void descend(HOG_NET net, const W_& W, In q, In s, int l, const P* above, P* felt, P* below) {
+template <class N, class T, class P, class In>
+HOG_FN void descend(HOG_NET net, const T* W, In q, In s, int l, const P* above, P* felt, P* below) {
     const int width = net.w(l + 1), before = net.w(l), unit = net.unit(l);
-    const auto* Wz = W + net.p(l + 1) + width * net.D();
+    const T* Wz = W + net.p(l + 1) + width * net.D();
     const int gz = net.q(l + 1) + net.D() + width;
     HOG_EACH(m, before) felt[m] = P{};
     each_column(Wz, width, before, above, [&](int m, const P& x) { felt[m] += x; });
@@ -277,27 +272,28 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
 
 /// A reverse pass from weights `top` [out] on f to y. `visit(unit, felt, below)` gets the sensitivity
 /// of every hidden unit, before and behind its slope, and returns what goes on to the layer below.
-template <class N, class W_, class P, class In, class Visit>
-HOG_FN void pull(HOG_NET net, const W_& W, In q, In s, const P* top, const Visit& visit, P* out, P* pad) {
-    HOG_SWEPT(P, all);
+template <class N, class T, class P, class In, class Visit>
+HOG_FN void pull(HOG_NET net, const T* W, In q, In s, const P* top, const Visit& visit, P* out, P* pad) {
     HOG_LOCAL_OF(P, up, net.widest());
     HOG_LOCAL_OF(P, down, net.widest());
     HOG_LOCAL_OF(P, felt, net.widest());
     HOG_EACH(i, net.out()) up[i] = top[i];
+    HOG_EACH(j, net.D()) out[j] = P{};
     HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
-        send_layer(net, W, q, l, up, all, out);
+        const int at = net.q(l);
+        each_column(W + net.p(l), net.w(l), net.D(), up,
+                    [&](int j, const P& x) { out[j] += q[at + j] * x; });
         if (!l) break;
         descend(net, W, q, s, l - 1, up, felt, down);
         const int first = net.unit(l - 1);
         HOG_EACH(m, net.w(l - 1)) up[m] = visit(first + m, felt[m], down[m]);
     }
-    sweep_back(net, W, q, all, out);
 }
 
 /// The gradient J' p without Jacobians. `bent` gets the curvature of every hidden unit times its
 /// sensitivity, so that the curvature of p' f is the sum over units of J_m' bent_m J_m.
-template <class N, class W_, class In, class Out>
-HOG_FN void pullback(HOG_NET net, const W_& W, In q, In s, In a, const V* p, double reach,
+template <class N, class In, class Out>
+HOG_FN void pullback(HOG_NET net, const double* W, In q, In s, In a, const V* p, double reach,
                      Out bent, V* gradient, V* pad) {
     pull(
         net, W, q, s, p,
@@ -309,19 +305,17 @@ HOG_FN void pullback(HOG_NET net, const W_& W, In q, In s, In a, const V* p, dou
 }
 
 /// Df(y)[t]; the tangents of the hidden units' pre-activations go to `moving`.
-template <class N, class W_, class P, class In, class Out>
-HOG_FN void tangent(HOG_NET net, const W_& W, In q, In s, const P* t, Out moving, P* moved, P* pad) {
-    HOG_SWEPT(P, swept);
-    sweep(net, W, q, t, swept);
+template <class N, class T, class P, class In, class Out>
+HOG_FN void tangent(HOG_NET net, const T* W, In q, In s, const P* t, Out moving, P* moved, P* pad) {
     HOG_LOCAL_OF(P, v, net.widest());
     HOG_LOCAL_OF(P, x, net.widest());
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l), low = unit - before;
-        const auto* Wz = W + net.p(l) + width * net.D();
+        const T *Wy = W + net.p(l), *Wz = Wy + width * net.D();
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * (s[low + j] * moving[low + j]);
         HOG_EACH(i, width) x[i] = P{};
-        add_layer(net, W, q, l, t, swept, x);
+        add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * t[j]; }, x);
         add_rows(Wz, width, before, [&](int j) { return v[j]; }, x);
         HOG_EACH(i, width) {
             if (l + 1 == net.L()) moved[i] = x[i];
@@ -333,38 +327,22 @@ HOG_FN void tangent(HOG_NET net, const W_& W, In q, In s, const P* t, Out moving
 
 /// J' r + sum over units of J_m' bent_m moving_m: the curvature along a tangent, and what the rest
 /// of the energy sends back.
-template <class N, class W_, class P, class In>
-HOG_FN void curve(HOG_NET net, const W_& W, In q, In s, In bent, In moving, const P* r, P* out, P* pad) {
+template <class N, class T, class P, class In>
+HOG_FN void curve(HOG_NET net, const T* W, In q, In s, In bent, In moving, const P* r, P* out, P* pad) {
     pull(
         net, W, q, s, r,
         [&](int m, const P&, const P& below) { return below + bent[m] * moving[m]; }, out, pad);
 }
 
-/// The Jacobian J [out, D] of f, and the diagonal of the curvature, added to `diagonal` [D]. `every`
-/// [hidden, D] gets the Jacobians of the hidden units.
-template <class N, class In>
-HOG_FN void diagonal_of(HOG_NET net, const double* W, In q, In s, In bent, V* every, V* J,
-                        V* diagonal, V* pad) {
-    jacobians(net, W, q, s, every, J, pad);
-    HOG_EACH(m, net.hidden()) {
-        HOG_EACH(j, net.D()) {
-            const V x = every[m * net.D() + j];
-            diagonal[j] += bent[m] * x * x;
-        }
-    }
-}
-
 /// Cotangents of phi = p . Df(y)[t] + r . f(y): of the context into `qb`, of the weights added to
 /// `wb`. Also gives f(y) and Df(y)[t].
-template <class N, class W_, class In, class Out, class Sum>
-HOG_FN void cotangents(HOG_NET net, const W_& W, In q, In s, In a, const V* y, const V* t,
+template <class N, class In, class Out, class Sum>
+HOG_FN void cotangents(HOG_NET net, const double* W, In q, In s, In a, const V* y, const V* t,
                        const V* p, const V* r, V* value, V* moved, Out qb, Sum wb, V* pad) {
     const int D = net.D();
     HOG_LOCAL(z, net.hidden());
     HOG_LOCAL(zt, net.hidden());
     HOG_LOCAL(at_, net.hidden());  // tangents of the pre-activations
-    HOG_SWEPT(V, swept);
-    sweep(net, W, q, t, swept);
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(vt, net.widest());
     HOG_LOCAL(al, net.widest());
@@ -379,7 +357,7 @@ HOG_FN void cotangents(HOG_NET net, const W_& W, In q, In s, In a, const V* y, c
             vt[j] = gate * zt[low + j];
         }
         HOG_EACH(i, width) ga[i] = wide(0.0);
-        add_layer(net, W, q, l, t, swept, ga);
+        add_rows(Wy, width, D, [&](int j) { return q[at + j] * t[j]; }, ga);
         add_rows(Wz, width, before, [&](int j) { return vt[j]; }, ga);
         if (l + 1 == net.L()) {
             HOG_EACH(i, width) {
@@ -406,10 +384,19 @@ HOG_FN void cotangents(HOG_NET net, const W_& W, In q, In s, In a, const V* y, c
     }
     HOG_UNROLL for (int l = net.L() - 1; l >= 0; --l) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double* Wz = W + net.p(l) + width * D;
-        const int first = hidden_sums(net, W, l), low = net.unit(l) - before;
+        const double *Wy = W + net.p(l), *Wz = Wy + width * D;
+        const int first = net.p(l) + width * D, low = net.unit(l) - before;
         HOG_EACH(i, width) qb[at + D + i] = al[i];
-        layer_cotangents(net, W, q, l, y, t, al, ga, qb, wb);
+        HOG_EACH(j, D) {
+            V sum = wide(0.0), sum_t = wide(0.0);
+            const V gy = q[at + j] * y[j], gt = q[at + j] * t[j];
+            HOG_EACH(i, width) {
+                wb.add(net.p(l) + i * D + j, al[i] * gy + ga[i] * gt);
+                sum += Wy[i * D + j] * al[i];
+                sum_t += Wy[i * D + j] * ga[i];
+            }
+            qb[at + j] = sum * y[j] + sum_t * t[j];
+        }
         HOG_EACH(m, before) {
             const V gate = q[at + D + width + m], slope = s[low + m];
             V ca = wide(0.0), cg = wide(0.0);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -344,37 +345,27 @@ struct Plan {
     mutable Arena arena;                     // the memory of solves in chunks
 };
 
-/// The plan of a batch; nullptr and a reason where the arrays are wrong.
+/// The plan of a batch; throws where the arrays are wrong.
 inline Plan* make_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int64_t edges,
-                       const int64_t* src, const int64_t* dst, int leaf, int hops,
-                       double most_work, std::string& why) {
+                       const int64_t* src, const int64_t* dst, int leaf, int hops, double most_work) {
     if (nodes < 0 || graphs < 0 || edges < 0 || nodes >= INT32_MAX || graphs >= INT32_MAX ||
-        edges >= INT32_MAX || (nodes && !batch) || (edges && (!src || !dst))) {
-        why = "the numbers of nodes, graphs and edges must be from 0 to 2^31 - 2";
-        return nullptr;
-    }
-    if (hops != 1 && hops != 2) {
-        why = "hops must be 1 or 2";
-        return nullptr;
-    }
+        edges >= INT32_MAX || (nodes && !batch) || (edges && (!src || !dst)))
+        throw std::invalid_argument("the numbers of nodes, graphs and edges must be from 0 to 2^31 - 2");
+    if (hops != 1 && hops != 2) throw std::invalid_argument("hops must be 1 or 2");
     auto plan = std::make_unique<Plan>();
     plan->nodes = nodes, plan->edges = edges, plan->graphs = graphs;
     plan->first.assign(graphs + 1, 0);
     for (int64_t i = 0; i < nodes; ++i) {
-        if (batch[i] < 0 || batch[i] >= graphs || (i && batch[i] < batch[i - 1])) {
-            why = "batch is not sorted, or names a graph that is not there";
-            return nullptr;
-        }
+        if (batch[i] < 0 || batch[i] >= graphs || (i && batch[i] < batch[i - 1]))
+            throw std::invalid_argument("batch is not sorted, or names a graph that is not there");
         ++plan->first[batch[i] + 1];
     }
     for (int64_t g = 0; g < graphs; ++g) plan->first[g + 1] += plan->first[g];
     std::vector<int64_t> start(nodes + 1, 0);
     for (int64_t q = 0; q < edges; ++q) {
         if (src[q] < 0 || src[q] >= nodes || dst[q] < 0 || dst[q] >= nodes ||
-            batch[src[q]] != batch[dst[q]]) {
-            why = "an edge names a node that is not there, or joins two graphs";
-            return nullptr;
-        }
+            batch[src[q]] != batch[dst[q]])
+            throw std::invalid_argument("an edge names a node that is not there, or joins two graphs");
         ++start[dst[q] + 1];
     }
     for (int64_t i = 0; i < nodes; ++i) start[i + 1] += start[i];

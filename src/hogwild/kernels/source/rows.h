@@ -32,6 +32,26 @@ HOG_FN V growth_within(int act, V a, V slope, V reach) {
     return smaller(pick(far, larger(chord, truth), truth), most);
 }
 
+/// A matrix of packs, with rows of so many numbers; or its transpose.
+struct Matrix {
+    const V* at;
+    int row, column = 1;
+    const V& operator()(int i, int j) const { return at[i * row + j * column]; }
+    Matrix turned() const { return {at, column, row}; }
+};
+/// to [n, m] = A B, or to += A B, for A [n, l] and B [l, m].
+template <bool ADDED = false>
+HOG_INLINE void product(int n, int l, int m, const Matrix& A, const Matrix& B, V* to) {
+    HOG_EACH(i, n) HOG_EACH(j, m) {
+        V sum = ADDED ? to[i * m + j] : wide(0.0);
+        HOG_EACH(c, l) sum += A(i, c) * B(c, j);
+        to[i * m + j] = sum;
+    }
+}
+HOG_INLINE void add_product(int n, int l, int m, const Matrix& A, const Matrix& B, V* to) {
+    product<true>(n, l, m, A, B, to);
+}
+
 /// The gradient J' p of p' f.
 template <class N>
 HOG_FN void gradient_of(HOG_NET net, const double* W, const V* q, const V* s, const V* p,

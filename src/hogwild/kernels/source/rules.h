@@ -196,9 +196,6 @@ class Steps : public Stars<S> {
                 HOG_EACH(c, count) at[c * turn_.letters.channel] = part(letters[p * count + c], l);
             }
     }
-    bool is_loop(int p, int l) const {
-        return f.variable && p < degree[l] && f.variable[place(p, l)] < 0;
-    }
 
     // -- the rule ----------------------------------------------------------------------------------
 
@@ -233,21 +230,12 @@ class Steps : public Stars<S> {
         HOG_EACH(c, K) to[c] = from[c] - trust * g[c];
     }
 
-    /// Along self-loops a node hears itself, as it is now.
-    void own_views(const V* at) {
-        if (f.variable)
-            HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
-                if (is_loop(p, l)) HOG_EACH(c, K) lane(views[p * K + c], l) = part(at[c], l);
-    }
-
     /// The gradients and blocks of the nodes' energies at `at` and the inbox; the letters begin at
     /// number `from` of what is sent.
     void refresh(const V* at, int from) {
-        own_views(at);
         if (rule_.step != BLOCKS) {
             V* own = blocks;
             A::local(at, views, tape, own, toward);
-            to_self(K, own, toward);
             keep(m_.gradient, K, own);
             write_letters(from, K, toward);
             return;
@@ -256,35 +244,14 @@ class Steps : public Stars<S> {
         A::pass(at, views, tape, sums, pad);
         A::quadratic(at, tape, MAJORISED, tape, model);
         HOG_EACH(p, most) {  // the neighbours' blocks C + J' U J
-            const V *j = model.j + p * M * K, *u = model.u;
-            HOG_EACH(c, M) HOG_EACH(i, K) {
-                V sum = wide(0.0);
-                HOG_EACH(e, M) sum += u[c * M + e] * j[e * K + i];
-                pad[c * K + i] = sum;
-            }
-            HOG_EACH(i, K) HOG_EACH(l, K) {
-                V sum = model.c[(p * K + i) * K + l];
-                HOG_EACH(c, M) sum += j[c * K + i] * pad[c * K + l];
-                model.c[(p * K + i) * K + l] = sum;
-            }
+            const Matrix j{model.j + p * M * K, K};
+            product(M, M, K, {model.u, M}, j, pad);
+            add_product(K, M, K, j.turned(), {pad, K}, model.c + p * K * K);
         }
-        to_self(K, model.own, model.toward);
-        to_self(K * K, model.b, model.c);
         keep(m_.gradient, K, model.own);
         keep(m_.block, K * K, model.b);
         write_letters(from, K, model.toward);
         write_letters(from + K, K * K, model.c);
-    }
-
-    /// Letters along self-loops arrive at once.
-    void to_self(int count, V* own, V* letters) const {
-        if (!f.variable) return;
-        HOG_EACH(p, most) for (int l = 0; l < LANES; ++l)
-            if (is_loop(p, l))
-                HOG_EACH(c, count) {
-                    lane(own[c], l) += part(letters[p * count + c], l);
-                    lane(letters[p * count + c], l) = 0.0;
-                }
     }
 };
 

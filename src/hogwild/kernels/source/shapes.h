@@ -168,7 +168,6 @@ struct Place {
     long long n0, e0, N, E;           // first node and edge; nodes and edges of the batch
     const long long* edge;            // the caller's number of every sorted edge of this graph
     const double* parameters;         // of this replica, as the networks use them
-    const double* columns;            // the columns of their `Weights`; a GPU has none
     const double* nodes;              // o_0 on nodes, [node rows, N]
     const double* edges;              // o_0 on edges, [edge rows, E], or nullptr
     const double* weight;             // [H or 1, E], or nullptr: all one

@@ -5,7 +5,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <numeric>
 
 #include "draws.h"
@@ -294,24 +293,6 @@ inline void take_turn(const Rule& rule, const Turn& given, const Post* post, int
 }  // namespace hog
 
 extern "C" {
-
-/// Softplus with its slope, of so many packs of numbers in the first cache, in a loop that does nothing
-/// else: activations a second of this thread (benchmarks/ticks.py).
-HOG_API double hog_activations(int64_t packs) {
-    constexpr int FEW = 64;
-    std::vector<double> numbers(3 * FEW * LANES + LANES);
-    V* x = (V*)(((uintptr_t)numbers.data() + sizeof(V) - 1) / sizeof(V) * sizeof(V));
-    V *value = x + FEW, *slope = value + FEW;
-    for (int i = 0; i < FEW; ++i)
-        for (int l = 0; l < LANES; ++l) lane(x[i], l) = 0.01 * ((37 * i + l) % 1000 - 500);
-    const std::clock_t begun = std::clock();
-    for (int64_t turn = 0; turn * FEW < packs; ++turn) {
-        for (int i = 0; i < FEW; ++i) value[i] = softplus(x[i], slope[i]);
-        asm volatile("" ::"r"(value) : "memory");  // the results are wanted
-    }
-    const double seconds = (double)(std::clock() - begun) / CLOCKS_PER_SEC;
-    return (double)((packs + FEW - 1) / FEW * FEW * LANES) / (seconds > 0 ? seconds : 1e-9);
-}
 
 HOG_API int64_t hog_draw(const void* clock, int64_t time, int64_t* nodes, int64_t* first,
                          int64_t* views) {

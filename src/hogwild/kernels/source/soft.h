@@ -147,18 +147,12 @@ class SoftTask {
         int64_t t = 0;
         for (;; ++t) {
             gradient();
-            double size = 0, anchors = 0;
-            residual = largest(g_), size = largest(y_), anchors = largest(anchor_);
-            team_.max(residual, size);
-            double nothing = 0;
-            team_.max(anchors, nothing);
+            double size = largest(y_), anchors = largest(anchor_), nothing = 0;
+            residual = largest(g_);
+            team_.max(residual, size), team_.max(anchors, nothing);
             limit = atol + rtol * (beta * anchors + large * size);
             if (residual <= limit || !std::isfinite(residual) || t >= most) break;
-            if (e_ * w_ > LARGE) {
-                double asked = team_.rank() == 0 && Listening::here().asked_to_end();
-                team_.max(asked, nothing);
-                if (asked != 0) break;
-            }
+            if (asked_to_end()) break;
             for (int64_t i = from; i < to; i += L) {
                 const X x = Of::load(x_ + i), old = Of::load(before_ + i), g = Of::load(g_ + i);
                 const X fresh = x + keep * (x - old) - rate * g;
@@ -192,11 +186,7 @@ class SoftTask {
         residual = std::sqrt(rr), limit = rtol * residual;
         int64_t t = 0;
         for (; t < most && residual > limit && std::isfinite(residual); ++t) {
-            if (e_ * w_ > LARGE) {
-                double asked = team_.rank() == 0 && Listening::here().asked_to_end();
-                team_.max(asked, nothing);
-                if (asked != 0) break;
-            }
+            if (asked_to_end()) break;
             apply(direction);
             double along = dot(direction, g_), fresh = 0;
             team_.sum(along, nothing);
@@ -220,8 +210,7 @@ class SoftTask {
         soft_product(l + at + first_ * k_, b, dual_ + first_ * m_, last_ - first_, k_, m_);
         soft_product(h + at + first_ * k_, b, sent_ + first_ * m_, last_ - first_, k_, m_);
         team_.sync();
-        const int64_t each = w_ / p_.heads, E = p_.edges, rows = r_ * p_.nodes + n0_;
-        const int64_t set = r_ * p_.edge_stride, ramps = w_ + p_.o;
+        const int64_t E = p_.edges, rows = r_ * p_.nodes + n0_, ramps = w_ + p_.o;
         const X zero = Of::all(0);
         T* steep = flat_ + ramps;  // of this thread, as `flat_`
         for (int64_t c = 0; c < 2 * ramps; c += L) Of::store(zero, flat_ + c);
@@ -233,39 +222,35 @@ class SoftTask {
             const T *own = sent_ + i * m_, *ahead = dual_ + i * m_;
             T *bent = to.bent + (rows + i) * m_, *straight = to.straight + (rows + i) * m_;
             for (int64_t c = 0; c < w_; c += L) Of::store(zero, bent + c), Of::store(zero, straight + c);
-            for (int64_t q = to_.in[n0_ + i]; q < to_.in[n0_ + i + 1]; ++q) {
-                const int64_t e = to_.edge[q];
+            each_head(i, [&](int64_t q, int64_t e, int64_t head, int64_t begin, int64_t end, T s, T t, T weight) {
+                const int64_t out = (r_ * p_.heads + head) * E + e;
                 const T* heard = sent_ + (p_.src[e] - n0_) * m_ + w_;
                 const T* far = dual_ + (p_.src[e] - n0_) * m_ + w_;
                 const T* bias = p_.bias + (r_ * E + e) * w_;
                 T *slope = slope_ + (q - q0_) * w_, *gate = gate_ + (q - q0_) * w_;
-                for (int64_t head = 0; head < p_.heads; ++head) {
-                    const int64_t of = set + head * E + e, out = (r_ * p_.heads + head) * E + e;
-                    const T s = p_.here[of], t = p_.there[of], weight = p_.weight[of];
-                    X here = zero, there = zero, heavier = zero;
-                    for (int64_t c = head * each; c < (head + 1) * each; c += L) {
-                        const X a = Of::load(own + c), f = Of::load(heard + c);
-                        const X da = Of::load(ahead + c), df = Of::load(far + c);
-                        const X z = s * a + t * f + Of::load(bias + c), d = s * da + t * df, up = ramp(z);
-                        const X low = Of::load(p_.low + r_ * w_ + c), rise = Of::load(p_.rise + r_ * w_ + c);
-                        const X pull = low * z + rise * up;
-                        const X bend = weight * ((low + rise * rising(z)) * d);
-                        Of::store(bend, gate + c);
-                        Of::store(weight * pull, slope + c);
-                        Of::store(bend, to.bias + (r_ * E + e) * w_ + c);
-                        Of::store(Of::load(bent + c) + s * bend, bent + c);
-                        Of::store(Of::load(straight + c) + (s * weight) * pull, straight + c);
-                        here += bend * a + weight * (pull * da);
-                        there += bend * f + weight * (pull * df);
-                        heavier += pull * d;
-                        add(weight * d, z, up, c);
-                    }
-                    if (to.here) {
-                        to.here[out] = total(here), to.there[out] = total(there);
-                        to.weight[out] = total(heavier);
-                    }
+                X here = zero, there = zero, heavier = zero;
+                for (int64_t c = begin; c < end; c += L) {
+                    const X a = Of::load(own + c), f = Of::load(heard + c);
+                    const X da = Of::load(ahead + c), df = Of::load(far + c);
+                    const X z = s * a + t * f + Of::load(bias + c), d = s * da + t * df, up = ramp(z);
+                    const X low = Of::load(p_.low + r_ * w_ + c), rise = Of::load(p_.rise + r_ * w_ + c);
+                    const X pull = low * z + rise * up;
+                    const X bend = weight * ((low + rise * rising(z)) * d);
+                    Of::store(bend, gate + c);
+                    Of::store(weight * pull, slope + c);
+                    Of::store(bend, to.bias + (r_ * E + e) * w_ + c);
+                    Of::store(Of::load(bent + c) + s * bend, bent + c);
+                    Of::store(Of::load(straight + c) + (s * weight) * pull, straight + c);
+                    here += bend * a + weight * (pull * da);
+                    there += bend * f + weight * (pull * df);
+                    heavier += pull * d;
+                    add(weight * d, z, up, c);
                 }
-            }
+                if (to.here) {
+                    to.here[out] = total(here), to.there[out] = total(there);
+                    to.weight[out] = total(heavier);
+                }
+            });
             const T *low = p_.inner_low + r_ * p_.o, *rise = p_.inner_rise + r_ * p_.o;
             for (int64_t c = 0; c < p_.o; c += L) {
                 const X d = Of::load(ahead + 2 * w_ + c);
@@ -279,18 +264,8 @@ class SoftTask {
         team_.sync();
         for (int64_t j = first_; j < last_; ++j) {
             T *bent = to.bent + (rows + j) * m_ + w_, *straight = to.straight + (rows + j) * m_ + w_;
-            for (int64_t c = 0; c < w_; c += L) Of::store(zero, bent + c), Of::store(zero, straight + c);
-            for (int64_t o = to_.out[n0_ + j]; o < to_.out[n0_ + j + 1]; ++o) {
-                const int64_t q = to_.place[o];
-                const T *slope = slope_ + (q - q0_) * w_, *gate = gate_ + (q - q0_) * w_;
-                for (int64_t head = 0; head < p_.heads; ++head) {
-                    const T t = p_.there[set + head * E + to_.edge[q]];
-                    for (int64_t c = head * each; c < (head + 1) * each; c += L) {
-                        Of::store(Of::load(bent + c) + t * Of::load(gate + c), bent + c);
-                        Of::store(Of::load(straight + c) + t * Of::load(slope + c), straight + c);
-                    }
-                }
-            }
+            send_back(j, gate_, bent);
+            send_back(j, slope_, straight);
         }
         if (team_.rank()) return;
         const int64_t at_graph = (r_ * p_.graphs + graph_) * ramps;
@@ -345,6 +320,39 @@ class SoftTask {
     }
     HOG_PART X act(Linear, const X& z, const T*, const T*, T, T* gate) const { return Of::load(gate) * z; }
 
+    bool asked_to_end() const {
+        double asked = e_ * w_ > LARGE && team_.rank() == 0 && Listening::here().asked_to_end(), nothing = 0;
+        if (e_ * w_ > LARGE) team_.max(asked, nothing);
+        return asked != 0;
+    }
+
+    /// visit(place of the edge, edge, head, first and last channel, scales of both ends, weight) for the heads of
+    /// the edges into node i.
+    template <class Visit>
+    HOG_PART void each_head(int64_t i, const Visit& visit) const {
+        const int64_t each = w_ / p_.heads, set = r_ * p_.edge_stride;
+        for (int64_t q = to_.in[n0_ + i]; q < to_.in[n0_ + i + 1]; ++q)
+            for (int64_t head = 0; head < p_.heads; ++head) {
+                const int64_t e = to_.edge[q], of = set + head * p_.edges + e;
+                visit(q, e, head, head * each, (head + 1) * each, p_.here[of], p_.there[of], p_.weight[of]);
+            }
+    }
+
+    /// sum [w] of the rows `from` of the edges out of node j, times the scales of their sender.
+    void send_back(int64_t j, const T* from, T* sum) const {
+        const int64_t each = w_ / p_.heads;
+        for (int64_t c = 0; c < w_; c += L) Of::store(Of::all(0), sum + c);
+        for (int64_t o = to_.out[n0_ + j]; o < to_.out[n0_ + j + 1]; ++o) {
+            const int64_t q = to_.place[o];
+            const T* row = from + (q - q0_) * w_;
+            for (int64_t head = 0; head < p_.heads; ++head) {
+                const T t = p_.there[r_ * p_.edge_stride + head * p_.edges + to_.edge[q]];
+                for (int64_t c = head * each; c < (head + 1) * each; c += L)
+                    Of::store(Of::load(sum + c) + t * Of::load(row + c), sum + c);
+            }
+        }
+    }
+
     /// y B for the rows of this thread, for all threads to read.
     void product(const T* y) {
         const T* b = p_.forth + r_ * k_ * m_;
@@ -355,30 +363,24 @@ class SoftTask {
     /// Slopes of all edges and of the nodes' own terms, at the arguments in `sent_`, and their sums at both ends.
     template <class Mode>
     void edges() {
-        const int64_t each = w_ / p_.heads, E = p_.edges, set = r_ * p_.edge_stride;
         const T *low = p_.low + r_ * w_, *rise = p_.rise + r_ * w_;
         for (int64_t i = first_; i < last_; ++i) {
             const T* own = sent_ + i * m_;
             T* sum = back_ + i * m_;
             for (int64_t c = 0; c < w_; c += L) Of::store(Of::all(0), sum + c);
-            for (int64_t q = to_.in[n0_ + i]; q < to_.in[n0_ + i + 1]; ++q) {
-                const int64_t e = to_.edge[q];
+            each_head(i, [&](int64_t q, int64_t e, int64_t, int64_t begin, int64_t end, T s, T t, T weight) {
                 const T* heard = sent_ + (p_.src[e] - n0_) * m_ + w_;
-                const T* bias = p_.bias + (r_ * E + e) * w_;
+                const T* bias = p_.bias + (r_ * p_.edges + e) * w_;
                 T *slope = slope_ + (q - q0_) * w_, *gate = gate_ + (q - q0_) * w_;
-                for (int64_t head = 0; head < p_.heads; ++head) {
-                    const int64_t of = set + head * E + e;
-                    const T s = p_.here[of], t = p_.there[of], weight = p_.weight[of];
-                    for (int64_t c = head * each; c < (head + 1) * each; c += L) {
-                        X z = s * Of::load(own + c) + t * Of::load(heard + c);
-                        if (!std::is_same<Mode, Linear>::value) z += Of::load(bias + c);
-                        const X found = act(Mode(), z, low + c, rise + c, weight, gate + c);
-                        if (std::is_same<Mode, Gates>::value) continue;
-                        Of::store(found, slope + c);
-                        Of::store(Of::load(sum + c) + s * found, sum + c);
-                    }
+                for (int64_t c = begin; c < end; c += L) {
+                    X z = s * Of::load(own + c) + t * Of::load(heard + c);
+                    if (!std::is_same<Mode, Linear>::value) z += Of::load(bias + c);
+                    const X found = act(Mode(), z, low + c, rise + c, weight, gate + c);
+                    if (std::is_same<Mode, Gates>::value) continue;
+                    Of::store(found, slope + c);
+                    Of::store(Of::load(sum + c) + s * found, sum + c);
                 }
-            }
+            });
             const T *low = p_.inner_low + r_ * p_.o, *rise = p_.inner_rise + r_ * p_.o;
             for (int64_t c = 0; c < p_.o; c += L) {
                 X z = Of::load(own + 2 * w_ + c);
@@ -389,19 +391,7 @@ class SoftTask {
         }
         team_.sync();
         if (std::is_same<Mode, Gates>::value) return;
-        for (int64_t j = first_; j < last_; ++j) {
-            T* sum = back_ + j * m_ + w_;
-            for (int64_t c = 0; c < w_; c += L) Of::store(Of::all(0), sum + c);
-            for (int64_t o = to_.out[n0_ + j]; o < to_.out[n0_ + j + 1]; ++o) {
-                const int64_t q = to_.place[o];
-                const T* slope = slope_ + (q - q0_) * w_;
-                for (int64_t head = 0; head < p_.heads; ++head) {
-                    const T t = p_.there[set + head * E + to_.edge[q]];
-                    for (int64_t c = head * each; c < (head + 1) * each; c += L)
-                        Of::store(Of::load(sum + c) + t * Of::load(slope + c), sum + c);
-                }
-            }
-        }
+        for (int64_t j = first_; j < last_; ++j) send_back(j, slope_, back_ + j * m_ + w_);
         soft_product(back_ + first_ * m_, p_.back + r_ * m_ * k_, g_ + first_ * k_, last_ - first_, m_, k_);
     }
 
@@ -474,34 +464,6 @@ void soft_batch(const SoftPosed<T>& p, int64_t threads, const Work& work) {
                 work(SoftTask<T, Crew>(p, edges, g, r, memory, Crew{&common, rank}), r * p.graphs + g, rank);
             });
         }
-}
-
-/// The solution [R, N, k] of every graph and replica from `start`, and how the solves ended, [R, G] each.
-template <class T>
-void soft_solve(const SoftPosed<T>& p, const T* start, double atol, double rtol, const int64_t* most,
-                int64_t threads, T* h, int64_t* steps, double* residual, double* limit) {
-    soft_batch(p, threads, [&](auto&& task, int64_t at, int rank) {
-        double found = 0, allowed = 0;
-        const int64_t taken = task.solve(start, atol, rtol, most[at / p.graphs], h, found, allowed);
-        if (rank == 0) steps[at] = taken, residual[at] = found, limit[at] = allowed;
-    });
-}
-
-/// The solution x [R, N, k] of H x = b with the Hessians at h, likewise.
-template <class T>
-void soft_dual(const SoftPosed<T>& p, const T* h, const T* b, double rtol, const int64_t* most,
-               int64_t threads, T* x, int64_t* steps, double* residual, double* limit) {
-    soft_batch(p, threads, [&](auto&& task, int64_t at, int rank) {
-        double found = 0, allowed = 0;
-        const int64_t taken = task.dual(h, b, rtol, most[at / p.graphs], x, found, allowed);
-        if (rank == 0) steps[at] = taken, residual[at] = found, limit[at] = allowed;
-    });
-}
-
-/// All gradients of <l, gradient at h>.
-template <class T>
-void soft_cotangents(const SoftPosed<T>& p, const T* h, const T* l, int64_t threads, const SoftCotangents<T>& to) {
-    soft_batch(p, threads, [&](auto&& task, int64_t, int) { task.cotangents(h, l, to); });
 }
 
 }  // namespace hog

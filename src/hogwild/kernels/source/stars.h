@@ -31,8 +31,6 @@ struct Filled {
     int64_t replicas, nodes, edges;
     const int64_t* begin;    // [N + 1] where the edges into a node begin, in the order by receiver
     const int64_t* order;    // [E] the edges in that order
-    const int64_t* variable; // [E] the variable of an edge into a node, -1: a self-loop; nullptr: all edges
-                             // into a node have different senders, and none is a self-loop
     const double* weights;   // [R, weights of the H message networks, the self message, the update]
     const double* of_edges;  // [R, E, edge_row]: contexts of all heads, then the weights of the heads
     const double* of_nodes;  // [R, N, node_row]: contexts of self message and update, weight of the former
@@ -289,23 +287,15 @@ class Stars : public S::Dims {
             }
         }
         // half = U_mm A + U_mh;  B += U_hh + A' half + (A' U_mh)' + beta
-        HOG_EACH(c, M) HOG_EACH(i, K) {
-            V sum = U[c * Un + M + i];
-            HOG_EACH(e, M) sum += U[c * Un + e] * A[e * K + i];
-            half[c * K + i] = sum;
-        }
-        HOG_EACH(i, K) HOG_EACH(l, K) {
-            V sum = U[(M + i) * Un + M + l];
-            HOG_EACH(c, M) sum += A[c * K + i] * half[c * K + l] + U[c * Un + M + i] * A[c * K + l];
-            to.b[i * K + l] += i == l ? sum + s.beta() : sum;
-        }
-        HOG_EACH(c, M) HOG_EACH(e, M) to.u[c * M + e] = U[c * Un + e];
+        const Matrix um{U, Un}, uh{U + M, Un}, at{A, K}, mixed{half, K};
+        HOG_EACH(c, M) HOG_EACH(i, K) half[c * K + i] = uh(c, i);
+        add_product(M, M, K, um, at, half);
+        HOG_EACH(i, K) HOG_EACH(l, K) to.b[i * K + l] += U[(M + i) * Un + M + l] + (i == l ? s.beta() : 0.0);
+        add_product(K, M, K, at.turned(), mixed, to.b);
+        add_product(K, M, K, uh.turned(), at, to.b);
+        HOG_EACH(c, M) HOG_EACH(e, M) to.u[c * M + e] = um(c, e);
         for (int p = 0; p < most; ++p)
-            HOG_EACH(i, K) HOG_EACH(l, K) {
-                V sum = to.x[(p * K + i) * K + l];
-                HOG_EACH(c, M) sum += half[c * K + i] * to.j[(p * M + c) * K + l];
-                to.x[(p * K + i) * K + l] = sum;
-            }
+            add_product(K, M, K, mixed.turned(), {to.j + p * M * K, K}, to.x + p * K * K);
     }
 
     /// The curvature of every hidden unit.
