@@ -1,7 +1,7 @@
 // Solves and adjoints of batches of graphs on a GPU: a block of threads for every graph and replica,
 // the whole solve in one launch, nothing read back in between.
 //
-// hogwild/engines/cuda.py compiles this file for one model: it defines HOG_SIZES, the types
+// hogwild/engines/gpu.py compiles this file for one model: it defines HOG_SIZES, the types
 // MessageNet, LoopNet and UpdateNet, and the numbers of the model.
 #include "fronts_gpu.h"
 #include "posed_gpu.h"

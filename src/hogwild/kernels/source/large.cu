@@ -1,7 +1,7 @@
 // Solves and adjoints of large graphs on a GPU: all threads compute one graph and replica after the other,
 // each in one cooperative launch, and nothing is read back in between.
 //
-// hogwild/engines/large.py compiles this file for one model: it defines the types MessageNet, LoopNet and
+// hogwild/engines/gpu_large.py compiles this file for one model: it defines the types MessageNet, LoopNet and
 // UpdateNet, and the numbers of the model.
 #include "energy.h"
 #include "krylov_gpu.h"
