@@ -127,7 +127,7 @@ def test_the_library_does_not_import_the_experiments(name):
 
 # Earlier stages first: a module imports from its own stage and from earlier ones.
 STAGES = [
-    "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "nn", "kernels",
+    "errors", "progress", "files", "keys", "config", "ops", "metrics", "graph", "kernels", "nn",
     "linalg", "problems", "solvers", "engines", "models", "tasks", "asynchrony", "rules",
     "executors", "analysis", "plots", "training", "cluster", "demo", "web", "testing", "api", "cli",
 ]  # fmt: skip

@@ -43,10 +43,10 @@ def data():
 
 # The largest number of files, by model and call.
 WALKS = {
-    ("EnergyGNN", "forward"): 24,
+    ("EnergyGNN", "forward"): 23,
     ("EnergyGNN", "simulate"): 51,
     ("EnergyGNN", "infer"): 41,
-    ("SoftEnergyGNN", "forward"): 30,
+    ("SoftEnergyGNN", "forward"): 29,
     ("SoftEnergyGNN", "simulate"): 48,
     ("SoftEnergyGNN", "infer"): 37,
 }

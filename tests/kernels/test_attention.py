@@ -7,9 +7,9 @@ from kernel_cases import needs_library
 
 from hogwild.errors import GraphError
 from hogwild.graph import Graph
-from hogwild.kernels.attention import _fits as fits
-from hogwild.kernels.attention import attend
 from hogwild.nn import NeighbourhoodAttention
+from hogwild.nn.attention import _fits as fits
+from hogwild.nn.attention import attend
 
 pytestmark = needs_library
 

@@ -6,8 +6,8 @@ from helpers import DOUBLE
 from kernel_cases import needs_library
 
 from hogwild.errors import GraphError
-from hogwild.kernels import reading
 from hogwild.models import Readout
+from hogwild.models import readout as reading
 
 pytestmark = needs_library
 
@@ -180,12 +180,15 @@ class Doubled(torch.nn.Module):
         return 2.0 * x
 
 
-def test_parameters_that_are_functions_of_others_are_left_to_torch():
-    """Their lists no longer hold what the compiled readout would read."""
+def test_parameters_that_are_functions_of_others():
+    """Gradients go through what computes them."""
     net, h = case(None, None)
     torch.nn.utils.parametrize.register_parametrization(net.node.weight, "1", Doubled())
-    assert reading._parameters(net.node) != list(net.node.weight) + list(net.node.bias)
-    assert not reading._fits((net.node,), h, reading._parameters(net.node))
+    found, expected = net(h), on_torch(net, h, None, None)
+    assert is_compiled(found)
+    torch.testing.assert_close(found, expected)
+    for one, other in zip(gradients(found, net, h), gradients(expected, net, h), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_tensors_without_numbers_are_left_to_torch():

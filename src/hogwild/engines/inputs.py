@@ -28,9 +28,9 @@ import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from hogwild.kernels.native import Library
-from hogwild.kernels.reading import (
+from hogwild.kernels.native import (
     SMALL,
+    Library,
     gather,
     integers,
     project,

@@ -16,14 +16,13 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError, require_all_positive, require_one_of, require_widths
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.attention import attend
 from hogwild.models.base import Kind
 from hogwild.models.contraction import renormalised
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.validation import opaque, refuse_transforms
 from hogwild.nn.activations import Activation
-from hogwild.nn.attention import NeighbourhoodAttention
+from hogwild.nn.attention import NeighbourhoodAttention, attend
 from hogwild.nn.picnn import PICNN
 from hogwild.problems.energy import Design, EnergyProblem
 from hogwild.solvers.loop import Solver

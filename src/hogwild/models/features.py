@@ -21,7 +21,7 @@ from hogwild.errors import (
     require_probability,
 )
 from hogwild.graph.inputs import Inputs
-from hogwild.kernels.reading import traced
+from hogwild.kernels.native import traced
 from hogwild.models.validation import large_features, refuse_batch
 from hogwild.nn.mlp import MLP
 from hogwild.nn.standardize import Standardize

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -87,8 +87,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.replicas is not None and x.dim() == 2:
             x = x.expand(self.replicas, *x.shape)
-        # Not the lists' own iterators, which look every parameter up by its number's name.
-        weight, bias = ([*some._parameters.values()] for some in (self.weight, self.bias))
+        weight, bias = items(self.weight), items(self.bias)
         drop = partial(F.dropout, p=self.dropout) if self.drops else None
         out: Tensor = mlp(x, weight, bias, self.negative_slope, drop)
         return out
@@ -96,3 +95,16 @@ class MLP(nn.Module):
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"
         return f"{self.channels}{replicas}"
+
+
+def items(group: nn.ParameterList) -> list[Tensor]:
+    """The parameters in a list, also those that torch computes from others. The list's own iterator
+    looks every parameter up by its number's name, which takes longer."""
+    found = group._parameters
+    plain = list(found) == _names(len(group))
+    return [p for p in found.values() if p is not None] if plain else list(group)
+
+
+@cache
+def _names(count: int) -> list[str]:
+    return [str(i) for i in range(count)]

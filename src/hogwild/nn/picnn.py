@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +42,7 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError, FeatureError, require_one_of
 from hogwild.nn import activations
 from hogwild.nn.activations import Activation
+from hogwild.nn.mlp import items
 from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.picnn import Context
 
@@ -211,19 +211,6 @@ class PICNN(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.convex_channels}, {self.channels}, act={self.act.name}"
-
-
-def items(group: nn.ParameterList) -> list[Tensor]:
-    """The parameters in a list, also those that torch computes from others. The list's own iterator
-    looks every parameter up by its number's name, which takes longer."""
-    found = group._parameters
-    plain = list(found) == _names(len(group))
-    return [p for p in found.values() if p is not None] if plain else list(group)
-
-
-@cache
-def _names(count: int) -> list[str]:
-    return [str(i) for i in range(count)]
 
 
 def _inverse_softplus(x: Tensor) -> Tensor:

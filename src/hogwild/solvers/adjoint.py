@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ON_FAILURE, ConvergenceError, UnsupportedError, require_one_of
-from hogwild.kernels.reading import applied, batched, by_torch
+from hogwild.kernels.native import applied, batched, by_torch
 from hogwild.linalg.linear import LinearSolver
 from hogwild.linalg.solution import Solution
 from hogwild.ops import all_finite, precise
