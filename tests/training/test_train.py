@@ -176,6 +176,15 @@ def test_the_unit_does_not_matter(model):
         assert torch.equal(found.metrics["test"], expected.metrics["test"])
 
 
+@pytest.mark.parametrize(("factor", "shift"), [(1e6, 0.0), (1.0, 1e3)])
+def test_in_single_precision(factor, shift):
+    options = {"model": "gat", "epochs": 3, "lr": 0.02}
+    plain, moved = graphs(dtype=torch.float32), graphs(factor, shift, dtype=torch.float32)
+    a = predictions(train(plain, **options), plain)
+    b = predictions(train(moved, **options), moved)
+    torch.testing.assert_close(a, b, rtol=0, atol=5e-3)  # 1,000.123 has four digits after the point
+
+
 def test_without_it_the_unit_matters():
     options = {"model": "gat", "epochs": 6, "lr": 0.02, "standardize": False}
     a, b = (predictions(train(g, **options), g) for g in (graphs(), graphs(1e3)))
