@@ -58,7 +58,7 @@ def test_stiff_energies(scale):
 
 
 def test_hubs():
-    """Nodes of very different degrees: the diagonal preconditions."""
+    """Nodes of very different degrees: their masses precondition."""
     assert_alike(layer(), Inputs(torch.randn(300, 3, **DOUBLE), star(300)))
 
 

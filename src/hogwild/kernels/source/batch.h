@@ -49,7 +49,7 @@ struct Adder {
 enum class Method : int64_t { PRODUCTS = 0, FACTORS = 1, BLOCKS = 2 };
 
 /// What a batch of graphs and replicas poses. Arrays are row-major with the last dimension fastest.
-/// hogwild/engines/energy.py has the same structure.
+/// hogwild/engines/cpu.py has the same structure.
 struct Posed {
     const Plan* plan;
     const Sizes* sizes;

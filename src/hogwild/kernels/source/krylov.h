@@ -116,7 +116,7 @@ struct Krylov {
     static constexpr double QUICK = 5e-7;  // what single precision is asked for
     static constexpr double LOOSE = 0.1;   // what Newton's method asks for far from the solution,
     static constexpr double HUBS = 1e-2;   // and where a hub's entry is much larger than the others
-    static constexpr int PATIENCE = 100;   // turns until the diagonal preconditions in any case
+    static constexpr int PATIENCE = 100;   // turns until the masses precondition in any case
     static constexpr double SPREAD = 8;    // of the nodes' weights above which it always does
 
     /// Whether the systems so far took more products than their factorisations would have cost.
