@@ -163,8 +163,8 @@ def gradient_rule(
     check_step(step)
     graph, everyone = problem.graph, problem.graph.everyone
     node: LocalEnergy | BothSides = problem.node
-    if node.pairwise and not (moving or letters):
-        node = BothSides(node, graph.src, graph.reverse)
+    if problem.node.pairwise and not (moving or letters):
+        node = BothSides(problem.node, graph.src, graph.reverse)
     rate: Tensor | float | None = None
     bounded = False
     if step == "certified":
