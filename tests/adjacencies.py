@@ -44,5 +44,8 @@ class OnWeights(nn.Module):
         weight = self.weigh(sender, receiver)
         return self.model.embed(replace(inputs, edge_weight=weight), h0)
 
+    def predict(self, inputs):
+        return self.embed(inputs).value
+
     def forward(self, *args, h0=None):
         return self.embed(Inputs(*args), h0).value

@@ -431,7 +431,7 @@ REFUSED = [
     ({"engine": ("agents by gradient",), "model": BARE}, UNFIT),
     ({"engine": ("agents with balls", "agents with small balls"), "model": ("gcn",)},
      UNFIT),
-    ({"engine": (*PARTS, *AGENTS), "model": ("soft",), "sums": ("heads",)},
+    ({"engine": ("parts", *AGENTS), "model": ("soft",), "sums": ("heads",)},
      "needs the whole graph|a node hears the features of its own neighbours only"),
     ({"engine": (*STEPS, *BALLS, *ROUNDS, *TRACKS, "fixed-point"), "model": ("soft levels",),
       "sums": ("heads",)},

@@ -45,7 +45,7 @@ def records(work, tmp_path_factory):
     """A column without cycles, all rows; and one with cycles, all implicit models and GCNs."""
     results = Results(tmp_path_factory.mktemp("results"))
     done = run(TABLE, work, results, SOME)
-    assert len(done.done) == len(TABLE.models) + 5 + 5
+    assert len(done.done) == len(TABLE.models) + 5 + 4
     return results.read(TABLE)
 
 

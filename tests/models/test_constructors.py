@@ -15,7 +15,7 @@ WIDTHS = [
 ]
 OWN = {
     EnergyConv: [
-        ({"message": "both"}, ["'both'", "'edge' or 'node'"]),
+        ({"message": "both"}, ["'both'", "edge, node"]),
         ({"aggr": "max"}, ["'max'", "'sum' (or 'add') or 'mean'", "convex"]),
         ({"message_channels": 0}, ["message_channels=0", "positive integer"]),
         ({"heads": 0}, ["heads=0", "positive integer"]),

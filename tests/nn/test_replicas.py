@@ -30,7 +30,7 @@ def test_replicas_equal_single_modules():
     for train in (True, False):
         for module in (stacked, *singles):
             module.train(train)
-        out = replicas.apply(stacked, x)
+        out = replicas.apply(stacked, lambda one: stacked(one), x)
         out.square().sum().backward()
         for r, module in enumerate(singles):
             alone = module(x[r])
@@ -93,8 +93,12 @@ def test_constant_parameters_need_no_draw():
 def test_threads_share_a_module():
     stacked = replicas.stack(network(), 3).eval()
     x = torch.randn(8, 3, 5, 3, dtype=torch.float64)
-    expected = [replicas.apply(stacked, part) for part in x]
+
+    def call(part):
+        return replicas.apply(stacked, lambda one: stacked(one), part)
+
+    expected = [call(part) for part in x]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda part: replicas.apply(stacked, part), x))
+        found = list(pool.map(call, x))
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)

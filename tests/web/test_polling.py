@@ -94,7 +94,7 @@ def test_answers_are_never_longer_than_questions():
 
         def ask(raw):
             asker.sendto(raw, ("127.0.0.1", port))
-            wait(lambda: (agent.receive(), agent.asked or agent.foreign)[1], 5.0)
+            wait(lambda: (agent.receive(), agent.questions or agent.foreign)[1], 5.0)
             agent.tell(lambda: called.append(1) or line)
 
         agent.tell(lambda: called.append(1) or line)

@@ -61,7 +61,8 @@ def same(found, expected, tol=1e-12):
 
 def after_an_update(simulation, nodes):
     """The rule after an update of these nodes, all on one tick, and what they sent."""
-    rule, graph = copy.deepcopy(simulation.rule), simulation.graph
+    rule = copy.deepcopy(simulation.rule, {id(simulation): simulation})  # which the rule knows
+    graph = simulation.graph
     h, at = simulation.h, graph.star(nodes)
     inbox = gather(h, graph.src)
     mail = torch.cat([rule.sent, rule.gradient.refresh(h, inbox, graph.everyone)], 1)
