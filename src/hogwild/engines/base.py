@@ -26,6 +26,7 @@ class Engine(ABC):
             and is another kind.
         device: The type of device that it computes on; ``None``: any.
         fewest: Edges (or nodes) of a graph, in the mean of a batch, below which it is not tried.
+        takes_all: Whether it takes every problem, in any precision.
         holds: Whether its own code, not that of torch, solves with some nodes held.
     """
 
@@ -36,6 +37,7 @@ class Engine(ABC):
     device: ClassVar[str | None] = None
     fewest: ClassVar[int] = 0
     holds: ClassVar[bool] = False
+    takes_all: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

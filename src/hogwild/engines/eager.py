@@ -23,6 +23,7 @@ class TorchEngine(Engine):
     """
 
     kind = Problem
+    takes_all = True
 
     def __init__(
         self, problem: Problem, solver: Solver, why: str, held: Tensor | None = None

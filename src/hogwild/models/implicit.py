@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hogwild.engines import Engine, engine_for
-from hogwild.engines.eager import TorchEngine
 from hogwild.errors import (
     ON_FAILURE,
     ConfigError,
@@ -191,7 +190,7 @@ class ImplicitConv(Conv):
     def _start(self, engine: Engine, inputs: Inputs, h0: Tensor | None) -> Tensor | None:
         """The starting point as [R, k, N] in the precision of the solve; ``None`` where the user
         gave none, and the engine knows its own."""
-        if h0 is None and not isinstance(engine, TorchEngine):
+        if h0 is None and not engine.takes_all:
             return None
         dtype = self.precision(inputs.x)
         if h0 is None:  # the fields of a problem of the user's own may have another precision
