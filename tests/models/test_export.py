@@ -22,9 +22,10 @@ from hogwild import (
     SoftEnergyGNN,
 )
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.export import described, export, tolerances
+from hogwild.models.export import described, export, packed, tolerances
 from hogwild.nn.activations import NONEXPANSIVE, SQUAREPLUS
 from hogwild_node import model as node_models
+from hogwild_node.c99 import generate
 from hogwild_node.errors import ModelFileError
 from hogwild_node.local import LocalEnergy
 from hogwild_node.model import Neighbour
@@ -228,3 +229,15 @@ def test_agents_settle_at_what_the_precision_of_packets_allows():
     assert tolerances(model, small)["float32"] < found["float32"]
     config, _ = described(model)
     assert "tolerance" not in config
+
+
+def test_a_name_that_ends_in_c_means_c(tmp_path):
+    model = GSDGNN(3, out_channels=2)
+    export(model, tmp_path / "node.c", dtype="float64")
+    text = (tmp_path / "node.c").read_text()
+    assert text == generate(packed(model), dtype="float64")
+    with pytest.raises(ConfigError, match="max_degree=0; expected a positive"):
+        export(model, tmp_path / "node.c", max_degree=0)
+    with pytest.raises(ConfigError, match="cannot be written in C"):
+        export(GCN(3, out_channels=1), tmp_path / "gcn.c")
+    assert [path.name for path in tmp_path.iterdir()] == ["node.c"]

@@ -142,7 +142,7 @@ class Ball:
 
         def passed(key: Key, older: bool) -> bool:
             if older or key[1] == name:
-                return older  # whoever has an older word of it shall not keep that
+                return older  # who has an older word of it must lose that
             return self.hops.get(key[1], math.inf) < self.reach
 
         def told_by(source: str) -> bool:

@@ -501,8 +501,9 @@ def known() -> dict[str, type[Impairment]]:
 
 
 def check_impairments(given: object) -> tuple[Impairment, ...]:
-    """A tuple of impairments, from one or several."""
+    """A tuple of impairments, from none (``None``), one or several."""
     items = tuple(given) if isinstance(given, list | tuple) else (given,)
+    items = () if given is None else items
     for item in items:
         if not isinstance(item, Impairment):
             names = ", ".join(sorted(kind.__name__ for kind in known().values()))

@@ -49,32 +49,21 @@ class Export(Trained):
     max_degree: int = option(8, "most neighbours of a node", group=C)
 
     def run(self) -> Outcome:
-        """Write what :func:`hogwild.models.export.packed` or :func:`hogwild_node.c99.generate`
-        give."""
-        from hogwild.files import write_atomically
-        from hogwild.models.export import packed
-        from hogwild_node import c99, model_file
-        from hogwild_node.errors import NodeError
+        """Call :func:`hogwild.export`."""
+        from hogwild.models.export import export
 
         path, found = Path(self.out), self.chosen()
         some = range(min(len(found.result.task.graphs), GRAPHS))
-        file = packed(found.model, data=[found.result.graph(i) for i in some])
-        if self.out.endswith(".c"):
-            try:
-                text = c99.generate(file, dtype=self.dtype, max_degree=self.max_degree)
-            except NodeError as error:
-                raise ConfigError(str(error)) from error
-            content, then = text.encode(), f"cc -std=c99 -O2 -c {path}"
-        else:
-            content = model_file.serialise(file.config, file.tensors)
-            then = f"hogwild-agent --model {path} --id NAME --features … --neighbours "
-            then += "NAME=HOST:PORT,…"
-        write_atomically(path, content)
-        size = f"{len(content) / 1000:.1f} kB"
-        text = f"{path}: {found.name}, replica {found.replica}, {size}, named {file.name} on the "
-        text += f"network\nnext: {then}"
-        data = {"file": self.out, "model": found.name, "name": file.name, "bytes": len(content)}
-        return Outcome(text, data, True, {"replica": found.replica})
+        data = [found.result.graph(i) for i in some]
+        name = export(found.model, path, data=data, dtype=self.dtype, max_degree=self.max_degree)
+        then = f"hogwild-agent --model {path} --id NAME --features … --neighbours NAME=HOST:PORT,…"
+        if path.suffix == ".c":
+            then = f"cc -std=c99 -O2 -c {path}"
+        size = path.stat().st_size
+        text = f"{path}: {found.name}, replica {found.replica}, {size / 1000:.1f} kB, named {name} "
+        text += f"on the network\nnext: {then}"
+        about = {"file": self.out, "model": found.name, "name": name, "bytes": size}
+        return Outcome(text, about, True, {"replica": found.replica})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -80,8 +80,8 @@ class Run:
         updates: Updates of each node, [Q, N].
         packets: Packets that each node sent, [Q, N].
         saved: Packets that an event trigger kept back, [Q, N].
-        bytes: Bytes of the packets that each node sent, [Q, N]: every number as a float32, without
-            headers, for one replica.
+        bytes: Bytes of the packets that each node sent, [Q, N], for one replica and without
+            headers: every number as a float32, or with balls what an agent's packets hold.
         solved: For how many nodes each node solved, summed over its updates, [Q, N].
         staleness: How old the packets were that nodes used.
         assumptions: Whether (a) updates, (b) staleness and (c) own state of partial asynchronism

@@ -26,8 +26,9 @@ from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
-from hogwild_node import model_file
+from hogwild_node import c99, model_file
 from hogwild_node.activations import ACTIVATIONS, NONEXPANSIVE, identity, leaky_relu, tanh
+from hogwild_node.errors import NodeError
 from hogwild_node.model import LEAST
 from hogwild_node.model_file import ModelFile
 
@@ -37,28 +38,45 @@ with room of a factor 4 (``benchmarks/swarm.py --sizes``)."""
 
 
 def export(
-    model: nn.Module, path: str | Path, *, replica: int | None = None, data: Any = None
+    model: nn.Module,
+    path: str | Path,
+    *,
+    replica: int | None = None,
+    data: Any = None,
+    dtype: str = "float32",
+    max_degree: int = 8,
 ) -> str:
-    """Write a model to a file that an agent without torch can run.
+    """Write a model to a file that an agent without torch can run; or, where the name of the file
+    ends in ``.c``, the C99 source of one node (:func:`hogwild_node.c99.generate`).
 
     Args:
         model: An :class:`~hogwild.EnergyGNN`, ``GSDGNN``, ``IGNN``, ``EIGNN`` or ``GCN`` of one
             layer (a GCN may have any number) that predicts for nodes.
-        path: Where to write, by convention ``model.hog``.
+        path: Where to write: ``model.hog`` by convention, or ``node.c``.
         replica: Which of the replicas; needed where the model has some.
         data: Graphs like those that the model will run on. The file then holds the residuals at
             which agents count as settled, which depend on the size of embeddings and curvatures
             (:func:`tolerances`); without graphs agents use 1e-3 (float16), 1e-4 (float32) and
             1e-8 (float64).
+        dtype: Of C: numbers of the node and of its packets, ``"float32"`` or ``"float64"``.
+        max_degree: Of C: most neighbours of a node.
 
     Returns:
         The model's name on the network.
 
     Raises:
         AsynchronyError: A node cannot run this model by itself, with the reason.
+        ConfigError: The model cannot be written in C, or an option does not fit.
     """
     file = packed(model, replica=replica, data=data)
-    write_atomically(Path(path), model_file.serialise(file.config, file.tensors))
+    if Path(path).suffix == ".c":
+        try:
+            content = c99.generate(file, dtype=dtype, max_degree=max_degree).encode()
+        except NodeError as error:
+            raise ConfigError(str(error)) from error
+    else:
+        content = model_file.serialise(file.config, file.tensors)
+    write_atomically(Path(path), content)
     return file.name
 
 

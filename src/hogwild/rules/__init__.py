@@ -56,7 +56,8 @@ def register(
         kind: The problems that the rule fits: :class:`~hogwild.problems.Objective` (energies) or
             :class:`~hogwild.problems.FixedPoint`.
         proof: What :func:`hogwild.certify` says of it: called as ``proof(problem, settings,
-            answer)``, where ``answer()`` is the solution; returns a :class:`hogwild.Certificate`.
+            answer)``, where ``answer()`` is the solution; returns a ``Certificate`` of
+            :mod:`hogwild.analysis.certificate`.
             ``None``: nothing is proved.
     """
     if not isinstance(name, str) or not name or name in ("auto", *RULES):

@@ -20,9 +20,10 @@ node is exact once it has heard of all nodes. With a smaller radius nodes conver
 where the Hessian is scaled diagonally dominant or the map contracts; otherwise that is observed.
 
 **One protocol.** Every simulated node has an agent's :class:`~hogwild_node.balls.Ball`, and tells
-what an agent tells (:mod:`hogwild_node.flood`), in packets of as many bytes. Nodes hand words on as
-objects, which saves reading them. By a node's own clock a turn takes ``TURN`` seconds. What the
-schedule grants as one packet is all that a node sends a neighbour in one turn; the neighbour also
+what an agent tells (:mod:`hogwild_node.flood`). Its bytes are those of an agent's packets without
+their headers of 40 bytes, which no rule counts. Nodes hand words on as objects, which saves reading
+them. By a node's own clock a turn takes ``TURN`` seconds. What the schedule grants as one packet is
+all that a node sends a neighbour in one turn (up to 16 packets of an agent); the neighbour also
 hears what was sent before and not lost.
 
 **Many solves at once.** The balls of all nodes that solve at the same tick are one batch of graphs.

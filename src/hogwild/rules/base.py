@@ -63,7 +63,8 @@ class About:
             packets hold no gradients.
         differentiable: Whether torch can differentiate its updates.
         proof: What is proved of it: a theorem of :mod:`hogwild.analysis.certify` by name, or a
-            function (problem, settings, answer) → :class:`hogwild.Certificate`.
+            function (problem, settings, answer) → ``Certificate`` of
+            :mod:`hogwild.analysis.certificate`.
         exact: Of layers: whether the answer is the synchronous one, under losses, too.
         timed: Of layers: whether the answer is exact after L (S + D) ticks.
         reason: Of layers: why.

@@ -64,7 +64,7 @@ def overwriting_rule(problem: LayeredProblem) -> Rule:
     """
     if len(set(problem.widths)) > 1:
         raise AsynchronyError(
-            f"rule='overwriting' was asked of layers whose values have the widths "
+            f"rule='overwriting' was given for layers whose values have the widths "
             f"{', '.join(map(str, problem.widths))} (the last is what the last layer gives); a "
             f"node that overwrites has one value, which its neighbours read at whatever layer "
             f"they are, so expected one width. Use rule='caching', which is exact for any widths"
