@@ -1,11 +1,14 @@
 """The compiled solve with some nodes held: it equals the solve on torch."""
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 import torch
 from helpers import DOUBLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import TIGHT, engine_of, layer, layers, needs_library, odd_graph
+from kernel_cases import TIGHT, engine_of, layer, layers, needs_library, odd_graph, on_torch
 
 from hogwild.engines.cpu import CpuEngine
 from hogwild.problems.pinned import PinnedObjective
@@ -123,3 +126,25 @@ def test_gradients_in_parameters(options, direct):
         assert (mine is None) == (other is None)
         if mine is not None:
             torch.testing.assert_close(mine, other, rtol=0, atol=1e-9 * largest)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_attached_solution_with_held_nodes(compiled):
+    """First and second derivatives are those of the solve in which some nodes stay."""
+    conv, inputs = layer(7, 0.1, widths=(2,)), odd_graph(2, [4], 1.5, False)
+    held, h0 = torch.tensor([True, False, False, True]), torch.randn(1, 2, 4, **DOUBLE)
+
+    def answer(x):
+        with nullcontext() if compiled else on_torch():
+            kernel = engine_of(conv, replace(inputs, x=x)).holding(held)
+        assert isinstance(kernel, CpuEngine) == compiled
+        return kernel.attach(kernel.solve(h0).value, "raise")
+
+    x = inputs.x.requires_grad_()
+    assert torch.autograd.gradcheck(answer, x)
+    assert torch.autograd.gradgradcheck(answer, x)
+    once, recorded = (
+        torch.autograd.grad(answer(x).square().sum(), x, create_graph=again)[0]
+        for again in (False, True)
+    )
+    torch.testing.assert_close(recorded, once, rtol=0, atol=1e-9)

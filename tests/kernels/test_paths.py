@@ -1,6 +1,6 @@
 """How compiled solves end, and which solves are compiled: the statuses are those of torch."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -14,10 +14,17 @@ from kernel_cases import (
     on_torch,
 )
 
-from hogwild import Inputs
+from hogwild import Inputs, engines
+from hogwild.cluster.work import Part, Work
+from hogwild.engines import cpu, engine_for
+from hogwild.engines.cpu import CpuEngine
+from hogwild.engines.gpu_large import LargeGpuEngine
 from hogwild.errors import ConvergenceError, GraphError
 from hogwild.linalg.solution import Status
+from hogwild.models import SoftEnergyConv
 from hogwild.nn.activations import Activation
+from hogwild.problems.energy import EnergyProblem
+from hogwild.rules.balls import HeldSolver
 from hogwild.solvers import Newton
 from hogwild_node.activations import ACTIVATIONS
 
@@ -178,3 +185,80 @@ def test_a_crew_of_threads_on_one_large_graph(monkeypatch):
         with torch.no_grad():
             assert not engine_of(conv, inputs).direct
         assert_alike(conv, inputs)
+
+
+def test_activations_that_only_torch_knows_are_named(monkeypatch):
+    own = Activation(**{**vars(ACTIVATIONS["softplus"]), "name": "third"})
+    monkeypatch.setitem(cpu.ACTIVATIONS, "third", own)
+    (path,) = layer(act=own).solver_path(odd_graph(17, [3], 1.0))
+    assert path == "torch: the compiled library has no activation 'third'"
+
+
+class Tilted(EnergyProblem):
+    """An energy with a formula of its own."""
+
+    def evaluate(self, h):
+        found = super().evaluate(h)
+        found.__dict__["gradient"] = super().evaluate(h).gradient + 1.0
+        found.__dict__["value"] = super().evaluate(h).value + self.graph.sum(h.sum(1))
+        return found
+
+
+def test_subclasses_of_energies_stay_on_torch():
+    conv, inputs = layer(), odd_graph(17, [5], 1.0)
+    problem = conv.problem(inputs).detach()
+    parts = {f.name: getattr(problem, f.name) for f in fields(problem)}
+    engine = engine_for(Tilted(**parts), conv.solver)
+    assert engine.path == "torch: Tilted has no compiled solve"
+    found = engine.solve(None)
+    gradient = problem.evaluate(found.value).gradient
+    torch.testing.assert_close(gradient, torch.full_like(gradient, -1.0), rtol=0, atol=1e-9)
+
+
+def test_ill_conditioned_soft_energies_say_so():
+    conv, inputs = SoftEnergyConv(3, condition=2e4).double(), odd_graph(17, [5], 1.0, False)
+    (path,) = conv.solver_path(inputs)
+    assert "the condition number 20000 is above 10000" in path
+
+
+class Unloaded(LargeGpuEngine):
+    """An engine for a GPU, without its kernels."""
+
+    device = "cpu"
+    fewest = 0
+
+    def _load(self):
+        """Nothing: there is no GPU."""
+
+    @staticmethod
+    def is_fastest_for(native, problem):
+        return True
+
+
+def test_engines_for_a_gpu_leave_gradients_and_held_nodes_to_torch(monkeypatch):
+    monkeypatch.setattr(engines, "ENGINES", (Unloaded,))
+    monkeypatch.setattr(CpuEngine, "_call", None)  # what would read pointers of a GPU
+    conv, inputs = layer(), odd_graph(17, [5], 1.5, False)
+    problem = conv.problem(inputs).detach()
+    engine, h = engine_for(problem, conv.solver), torch.randn(1, 2, 5, **DOUBLE)
+    assert type(engine) is Unloaded
+    assert torch.equal(engine.gradient(h)[0], problem.evaluate(h).gradient)
+    nowhere = torch.zeros(0, dtype=torch.long)
+    work = Work(Part(torch.arange(5), nowhere, nowhere, 5, inputs, {}), 1e-6, h, engine=engine)
+    work.look()
+    assert torch.equal(work.r, problem.evaluate(h).gradient)
+    assert HeldSolver(problem).solver == Newton(linear="cg")
+
+
+def test_two_backward_passes_through_one_problem():
+    """As torch solves it; each solution is differentiated by itself."""
+    conv, inputs = layer(), odd_graph(17, [5], 1.5, False)
+    with on_torch():
+        engine = engine_of(conv, inputs)
+    h = engine.solve(None).value
+    first, second = (
+        torch.autograd.grad(engine.attach(h, "raise").sum(), conv.parameters(), allow_unused=True)
+        for _ in range(2)
+    )
+    for a, b in zip(first, second, strict=True):
+        assert a is b is None or torch.equal(a, b)

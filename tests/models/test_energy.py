@@ -25,6 +25,7 @@ from hogwild.nn import PICNN
 from hogwild.solvers import Newton
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
+from hogwild_node.activations import ACTIVATIONS
 
 VARIANTS = {
     "edge": {},
@@ -389,3 +390,14 @@ def test_models_pickle(act):
     assert torch.equal(again(x, cycle(5)), model(x, cycle(5)))
     buffer = io.BytesIO()
     torch.save(model, buffer)
+
+
+@pytest.mark.parametrize(("name", "value"), [("act", ACTIVATIONS["squareplus"]), ("gate", "relu")])
+def test_networks_that_change_are_solved_as_they_are(name, value):
+    conv, x, edge_index = conv_of(), torch.randn(4, 3, **DOUBLE), chain(4)
+    conv(x, edge_index)
+    for net in conv.networks:
+        setattr(net, name, value)
+    expected = conv_of(**{name: value if name == "gate" else "squareplus"})
+    expected.load_state_dict(conv.state_dict())
+    torch.testing.assert_close(conv(x, edge_index), expected(x, edge_index), rtol=0, atol=1e-10)

@@ -652,3 +652,11 @@ def test_a_part_of_a_graph_has_no_attention():
     inputs = Inputs(torch.randn(3, 3), chain(3), degrees=degrees)
     with pytest.raises(GraphError, match=r"attention \(heads=2\) needs the whole graph"):
         SoftEnergyConv(3, hidden_channels=4, heads=2).problem(inputs)
+
+
+def test_a_start_of_another_precision():
+    """Without ``solve_dtype`` the solve runs in the precision of the features."""
+    conv = SoftEnergyConv(3, hidden_channels=4, solve_dtype=None)
+    inputs = Inputs(torch.randn(5, 3), chain(5))
+    found = conv.embed(inputs, torch.randn(5, 4, **DOUBLE)).value
+    torch.testing.assert_close(found, conv.embed(inputs).value, rtol=0, atol=1e-4)

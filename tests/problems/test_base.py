@@ -134,3 +134,18 @@ def test_block_bounds(name, seed, pairs, scale):
         top = problem.lipschitz()[:, :, None]
         assert bool((r <= top * (1 + 1e-9)).all())
         assert bool((q <= 0.5 * (top - problem.local.beta) * (1 + 1e-9)).all())
+
+
+@pytest.mark.parametrize("made", [IGNN, GSDGNN, EnergyGNN])
+def test_pieces_are_described_as_the_model_says(made):
+    """Messages about a piece have as many numbers as those about the whole."""
+    graph = random_graph([4, 5], seed=2)
+    edges = torch.stack([graph.src, graph.dst])
+    weight = torch.rand(edges.size(1))
+    problem = made(5, out_channels=2).problem(
+        Inputs(torch.randn(9, 5), edges, batch=graph.batch, edge_weight=weight)
+    )
+    every = torch.arange(9), torch.arange(edges.size(1))
+    some, _ = problem.select(torch.tensor([0]), torch.tensor([1]))
+    found = [p.numbers_per_node_and_edge for p in (problem, problem.gathered(graph, *every), some)]
+    assert found == [(5, 1)] * 3

@@ -318,3 +318,25 @@ def test_diagonal_of_a_multigraph_is_exact():
     h = torch.randn(1, 2, 6, dtype=torch.float64)
     diagonal = problem.evaluate(h).hessian().diagonal()
     torch.testing.assert_close(diagonal, problem.evaluate(h).hessian().blocks()[0])
+
+
+def test_a_node_read_without_gradients_has_them_later():
+    conv, args, kwargs, _, h = pose({})
+    problem = conv.problem(Inputs(*args, **kwargs))
+
+    def slope():
+        everyone = problem.graph.everyone
+        return problem.node.local(h, everyone.current(h), everyone)[0].sum()
+
+    with torch.no_grad():
+        slope()
+    assert torch.autograd.grad(slope(), conv.parameters(), allow_unused=True)[0] is not None
+
+
+def test_what_inference_mode_has_computed_has_derivatives_later():
+    *_, problem, h = pose({})
+    with torch.inference_mode():
+        problem.evaluate(h).value  # noqa: B018 (the problem keeps what it computes)
+    h.requires_grad_()
+    (slope,) = torch.autograd.grad(problem.evaluate(h).value.sum(), h)
+    close(slope, problem.evaluate(h.detach()).gradient)

@@ -145,3 +145,17 @@ def test_nodes_reach_the_answer(rule):
     assert run.converged.all()
     torch.testing.assert_close(run.predictions[0], model.predict(data), rtol=0, atol=1e-4)
     assert hogwild.certify(model, data, step="certified").guaranteed
+
+
+def test_the_solve_runs_in_solve_dtype_whatever_the_fields_have():
+    """Fields of a lower precision are what they are; the embeddings are float64."""
+
+    class Rough(HuberConv):
+        def problem(self, inputs):
+            return super().problem(inputs).map(lambda x: x.float() if x.is_floating_point() else x)
+
+    conv = Rough(3, solver=Newton(atol=1e-11))
+    x, edge_index = torch.randn(6, 3), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
+    found = conv.embed(Inputs(x, edge_index))
+    assert found.residual.dtype == torch.float64
+    assert float(found.residual) < 1e-11

@@ -41,7 +41,6 @@ import torch
 from torch import Tensor
 
 from hogwild.engines import Engine
-from hogwild.engines.cpu import CpuEngine
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
 
@@ -357,7 +356,7 @@ class Work:
 
     def look(self) -> float:
         """Measure the residual with the halo as last received; returns its ratio to the limit."""
-        if isinstance(self.engine, CpuEngine):
+        if self.engine.holds:
             gradient, size = self.engine.gradient(self.h)
             self.r, scale = gradient[..., : self.part.owned], size.amax(-1)
         else:

@@ -27,7 +27,7 @@ def engine_for(problem: Problem, solver: Solver) -> Engine:
     graph, why = problem.graph, f"{type(problem).__name__} has no compiled solve"
     device, rows = graph.src.device.type, max(graph.num_edges, graph.num_nodes)
     for engine in ENGINES:
-        fits = isinstance(problem, engine.kind) and engine.device in (None, device)
+        fits = type(problem) is engine.kind and engine.device in (None, device)
         if fits and rows >= engine.fewest * graph.num_graphs:
             found = engine.of(problem, solver)
             if isinstance(found, Engine):

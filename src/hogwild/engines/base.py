@@ -7,8 +7,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from hogwild.errors import UnsupportedError
 from hogwild.linalg.solution import Solution
-from hogwild.problems.base import Problem
+from hogwild.problems.base import Objective, Problem
+from hogwild.problems.pinned import pinned
 from hogwild.solvers.adjoint import attach, rebuilt
 from hogwild.solvers.loop import Solver
 
@@ -19,16 +21,23 @@ class Engine(ABC):
     Attributes:
         problem: The problem, attached to autograd where its solution is to be differentiated.
         solver: The solver, whose method the engine follows.
-        kind: The class of problems that the engine solves.
+        held: Nodes that stay where a solve begins, [N]; ``None``: none.
+        kind: The class of problems that the engine solves. A subclass of it may change any formula,
+            and is another kind.
         device: The type of device that it computes on; ``None``: any.
         fewest: Edges (or nodes) of a graph, in the mean of a batch, below which it is not tried.
+        takes_all: Whether it takes every problem, in any precision.
+        holds: Whether its own code, not that of torch, solves with some nodes held.
     """
 
     problem: Problem
     solver: Solver
+    held: Tensor | None = None
     kind: ClassVar[type]
     device: ClassVar[str | None] = None
     fewest: ClassVar[int] = 0
+    holds: ClassVar[bool] = False
+    takes_all: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -49,16 +58,31 @@ class Engine(ABC):
     def holding(self, held: Tensor) -> Engine:
         """The same problem, in which some nodes [N] stay where a solve begins."""
 
+    def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradient of an energy at ``h`` [R, k, N], zero at nodes that are held, and the size
+        of its terms [R, G]."""
+        problem = self._moving(self.problem.detach(), h)
+        assert isinstance(problem, Objective)
+        at = problem.evaluate(h)
+        return at.gradient, at.scale
+
+    def _moving(self, problem: Problem, h: Tensor) -> Problem:
+        """The problem, in which the nodes that are held stay at ``h``."""
+        return problem if self.held is None else pinned(problem, ~self.held.bool(), h.detach())
+
     def vjp(self, h: Tensor, gradient: Tensor) -> tuple[Solution, tuple[Tensor | None, ...]]:
         """How the adjoint solve ended, and the gradients of ``problem.sources``, from the gradient
         [R, k, N] at the solution ``h``."""
-        raise NotImplementedError
+        raise UnsupportedError(
+            f"{type(self).__name__} has no gradients of its own; expected attach(), whose result "
+            f"autograd differentiates"
+        )
 
     def attach(self, h: Tensor, on_failure: str) -> Tensor:
         """The solution ``h`` as a differentiable function of ``problem.sources``. Derivatives of
         higher order are computed by torch."""
         sources, problem = self.problem.sources, self.problem
         return attach(
-            h, sources, self.vjp, lambda given: rebuilt(problem, sources, given),
+            h, sources, self.vjp, lambda given: self._moving(rebuilt(problem, sources, given), h),
             lambda problem, h: self.solver.adjoint.at(problem, h), on_failure,
         )  # fmt: skip

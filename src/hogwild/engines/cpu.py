@@ -119,6 +119,7 @@ class CpuEngine(Engine):
 
     kind = EnergyProblem
     device = "cpu"
+    holds = True
     problem: EnergyProblem
     order: Tensor | None = None
     """The nodes in the order in which kernels read them, [N]; ``None``: that of the graph."""
@@ -129,7 +130,6 @@ class CpuEngine(Engine):
         sizes = Sizes.of(native, problem.design)
         assert sizes is not None
         self.sizes = sizes
-        self.held: Tensor | None = None  # [N]
         self._held: Tensor | None = None  # the same as kernels read it
         self._analyse()
         self.inputs = KernelInputs(native, problem, self.order)
@@ -156,6 +156,8 @@ class CpuEngine(Engine):
         if type(x) is not Tensor or any(p.device != x.device for p in problem.parameters):
             return f"x is no tensor, or the features are on {x.device} and some parameters are not"
         if Sizes.of(native, problem.design) is None:
+            if Sizes.of(native, replace(problem.design, act=SOFTPLUS)) is not None:
+                return f"the compiled library has no activation {act.name!r}"
             return "the networks have more layers, units or inputs than the compiled solve takes"
         if not cls.is_fastest_for(native, problem):
             return "the graph is large or has no small separators: other methods are cheaper there"
@@ -293,8 +295,6 @@ class CpuEngine(Engine):
             raise MemoryError(f"the compiled {name} failed: {why}")
 
     def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradient at ``h`` [R, k, N], zero at nodes that are held, and the size of its terms
-        [R, G]."""
         h = self._embeddings(h)
         out, scale = torch.empty_like(h), h.new_empty(h.size(0), self.graph.num_graphs)
         self._call(

@@ -8,7 +8,6 @@ from torch import Tensor
 from hogwild.engines.base import Engine
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem
-from hogwild.problems.pinned import pinned
 from hogwild.solvers.adjoint import differentiable
 from hogwild.solvers.loop import Solver, solve
 
@@ -24,6 +23,7 @@ class TorchEngine(Engine):
     """
 
     kind = Problem
+    takes_all = True
 
     def __init__(
         self, problem: Problem, solver: Solver, why: str, held: Tensor | None = None
@@ -42,12 +42,10 @@ class TorchEngine(Engine):
     def solve(self, h0: Tensor | None, solver: Solver | None = None) -> Solution:
         problem = self.problem.detach()
         start = problem.start() if h0 is None else h0
-        if self.held is not None:
-            problem = pinned(problem, ~self.held, start)
-        return solve(problem, solver or self.solver, start)
+        return solve(self._moving(problem, start), solver or self.solver, start)
 
     def holding(self, held: Tensor) -> TorchEngine:
         return TorchEngine(self.problem, self.solver, self.why, held.bool())
 
     def attach(self, h: Tensor, on_failure: str) -> Tensor:
-        return differentiable(self.problem, h, self.solver.adjoint, on_failure)
+        return differentiable(self._moving(self.problem, h), h, self.solver.adjoint, on_failure)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hogwild.engines.base import Engine
 from hogwild.engines.cpu import ACTIVATIONS, CpuEngine
 from hogwild.engines.eager import TorchEngine
 from hogwild.engines.inputs import Tensors
@@ -147,21 +148,29 @@ def index_of(graph: Graph) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-class GpuEngine(CpuEngine):
-    """An energy on a batch of graphs on a GPU."""
+class DeviceEngine(CpuEngine):
+    """What the engines for a GPU share: their kernels move all nodes."""
 
     device = "cuda"
+    holds = False
     index: int = 0
     """The number of the GPU."""
+
+    def holding(self, held: Tensor) -> TorchEngine:  # type: ignore[override]
+        why = "some nodes are held, and kernels for a GPU move all nodes"
+        return TorchEngine(self.problem, self.solver, why, held.bool())
+
+    def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        return Engine.gradient(self, h)  # there is no kernel
+
+
+class GpuEngine(DeviceEngine):
+    """An energy on a batch of graphs on a GPU."""
 
     def _analyse(self) -> None:
         super()._analyse()
         self.on_device = device_plan(self.graph, self.native, self.design.channels)
         self._load()
-
-    def holding(self, held: Tensor) -> TorchEngine:  # type: ignore[override]
-        why = "some nodes are held, and kernels for a GPU move all nodes"
-        return TorchEngine(self.problem, self.solver, why, held.bool())
 
     def _load(self) -> None:
         """Load the kernels of this model."""

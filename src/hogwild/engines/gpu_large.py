@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.engines.cpu import CpuEngine, Sizes
-from hogwild.engines.eager import TorchEngine
+from hogwild.engines.cpu import Sizes
 from hogwild.engines.gpu import HEADERS as SHARED
-from hogwild.engines.gpu import MOST_CHANNELS, GpuEngine, Options, index_of, prelude
+from hogwild.engines.gpu import MOST_CHANNELS, DeviceEngine, GpuEngine, Options, index_of, prelude
 from hogwild.engines.inputs import Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
@@ -138,23 +137,16 @@ def _total_memory(device: int) -> int:
     return torch.cuda.get_device_properties(device).total_memory
 
 
-class LargeGpuEngine(CpuEngine):
+class LargeGpuEngine(DeviceEngine):
     """An energy on a few large graphs on a GPU."""
 
-    device = "cuda"
     fewest = 4_096
     """Below it, waiting for each other costs more than computing: one graph is computed after the
     other."""
-    index: int = 0
-    """The number of the GPU."""
 
     def _analyse(self) -> None:
         self.edges = connectivity(self.graph)
         self._load()
-
-    def holding(self, held: Tensor) -> TorchEngine:  # type: ignore[override]
-        why = "some nodes are held, and kernels for a GPU move all nodes"
-        return TorchEngine(self.problem, self.solver, why, held.bool())
 
     def _load(self) -> None:
         """Load the kernels of this model."""

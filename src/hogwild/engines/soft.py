@@ -359,6 +359,11 @@ class SoftEngine(Engine):
 
     @property
     def path(self) -> str:
+        if type(self.solver) is TripleMomentum and not self._is_fast(self.solver):
+            return (
+                f"torch: the condition number {self.problem.condition:g} is above "
+                f"{self.solver.most:g}, the largest one that the compiled solve takes"
+            )
         if not self._is_fast(self.solver):
             return f"torch: solver={self.solver}, and the compiled solve is TripleMomentum()"
         if self.native is not None:

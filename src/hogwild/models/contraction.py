@@ -42,7 +42,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self, Unpack
 
@@ -183,10 +183,13 @@ class Contraction(FixedPoint):
 
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[Self, Tensor]:
         sub, nodes = super().select(replicas, graphs)
-        return replace(sub, kept=[]), nodes
+        sub.kept = []
+        return sub, nodes
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> Self:
-        return replace(super().gathered(graph, nodes, edges), kept=[])
+        out = super().gathered(graph, nodes, edges)
+        out.kept = []
+        return out
 
 
 @dataclass

@@ -140,7 +140,7 @@ class EnergyConv(ImplicitConv):
         self.message, self.message_channels = message, message_channels
         self.heads, self.concat, self.aggr, self.normalize = heads, concat, aggr, normalize
         self.edge_dim, self.beta = edge_dim, float(beta)
-        self._designs: dict[tuple[bool, float], Design] = {}
+        self._designs: dict[tuple[bool, float, Activation, str], Design] = {}
 
         k, h = hidden_channels, heads or 1
         lead = () if self.replicas is None else (self.replicas,)
@@ -209,21 +209,22 @@ class EnergyConv(ImplicitConv):
         """The energy of these inputs, attached to the autograd graph."""
         inputs = self.accept(inputs)
         graph, x, heard, edge_attr = self.fields(inputs)
+        nets = self.networks
         return EnergyProblem(
-            graph, self._design(heard is None),
-            tuple(p for net in self.networks for p in net.every_parameter()), x, heard, edge_attr,
+            graph, self._design(nets, heard is None),
+            tuple(p for net in nets for p in net.every_parameter()), x, heard, edge_attr,
             *self._weights(graph, x, heard, edge_attr, inputs.edge_weight),
             inputs.edge_weight is not None,
         )  # fmt: skip
 
-    def _design(self, sent_at_nodes: bool) -> Design:
+    def _design(self, nets: Sequence[PICNN], sent_at_nodes: bool) -> Design:
         """The sizes of the networks."""
-        known = self._designs.get((sent_at_nodes, self.beta))
+        key = sent_at_nodes, self.beta, nets[0].act, nets[0].gate  # what may change
+        known = self._designs.get(key)
         if known is None:
-            nets = self.networks
-            known = self._designs[sent_at_nodes, self.beta] = Design(
+            known = self._designs[key] = Design(
                 self.hidden_channels, self.message_channels, self.heads or 1, self.concat,
-                self.message == "edge", sent_at_nodes, self.beta, nets[0].act, nets[0].gate,
+                self.message == "edge", *key,
                 tuple(net.channels for net in nets), tuple(net.mask for net in nets),
             )  # fmt: skip
         return known

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Unpack
 
@@ -252,11 +252,13 @@ class GSDProblem(Objective):
     def select(self, replicas: Tensor, graphs: Tensor) -> tuple[GSDProblem, Tensor]:
         # A piece has the degrees of the whole graph, which its own edges do not show.
         out, nodes = super().select(replicas, graphs)
-        return replace(out, pair=_pairs(out.graph, out.weight, out.root)), nodes
+        out.pair = _pairs(out.graph, out.weight, out.root)
+        return out, nodes
 
     def gathered(self, graph: Graph, nodes: Tensor, edges: Tensor) -> GSDProblem:
         out = super().gathered(graph, nodes, edges)
-        return replace(out, pair=_pairs(graph, out.weight, out.root))
+        out.pair = _pairs(graph, out.weight, out.root)
+        return out
 
 
 class GSDConv(ImplicitConv):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hogwild.engines import engine_for
+from hogwild.engines import Engine, engine_for
 from hogwild.errors import (
     ON_FAILURE,
     ConfigError,
@@ -121,7 +121,7 @@ class ImplicitConv(Conv):
         refuse_transforms(self, inputs)
         with self._precise(inputs):
             engine = engine_for(self.problem(inputs), self.solver)
-            found = engine.solve(self._start(engine.problem, h0))
+            found = engine.solve(self._start(engine, inputs, h0))
             features = {"x": inputs.x, "edge_attr": inputs.edge_attr}
             found.check(self.on_failure, cause=lambda: large_features(**features))
             h = found.value
@@ -187,12 +187,15 @@ class ImplicitConv(Conv):
         out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
         return out.expand(self.replicas or 1, -1, -1)
 
-    def _start(self, problem: Problem, h0: Tensor | None) -> Tensor | None:
-        """The user's starting point as [R, k, N]; ``None`` where the user gave none."""
-        if h0 is None:
+    def _start(self, engine: Engine, inputs: Inputs, h0: Tensor | None) -> Tensor | None:
+        """The starting point as [R, k, N] in the precision of the solve; ``None`` where the user
+        gave none, and the engine knows its own."""
+        if h0 is None and not engine.takes_all:
             return None
-        dtype = self.solve_dtype or (torch.float64 if studied() else h0.dtype)
-        h0 = self._embeddings("h0", h0, problem, dtype).detach()
+        dtype = self.precision(inputs.x)
+        if h0 is None:  # the fields of a problem of the user's own may have another precision
+            return engine.problem.start().detach().to(dtype)
+        h0 = self._embeddings("h0", h0, engine.problem, dtype).detach()
         check = self.validate and not unreadable(h0)
         if check and not all_finite(h0):
             raise FeatureError("h0 holds NaN or infinite values; expected a finite starting point")

@@ -125,9 +125,18 @@ class Solvable(OnGraph, ABC):
         return sub, nodes
 
     def map(self, fn: Callable[[Array], Array]) -> Self:
-        out = super().map(fn)
-        out.widths = self.widths
-        return out
+        return self._described(super().map(fn))
+
+    def cut(
+        self, count: int, replicas: Array | None, nodes: Array | None, edges: Array | None
+    ) -> Self:
+        return self._described(super().cut(count, replicas, nodes, edges))
+
+    def _described(self, copy: Self) -> Self:
+        """A copy, with the widths that the model says."""
+        if self.widths is not None:
+            copy.widths = self.widths
+        return copy
 
     def detach(self) -> Self:
         """The same problem, detached from autograd."""

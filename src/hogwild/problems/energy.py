@@ -226,18 +226,19 @@ class EnergyProblem(Objective):
         return [KEEP]
 
     def round(self, block: Block) -> Round:
-        """:meth:`round_on`, which is kept: of the only block with its gradients, of one of many
-        without."""
+        """:meth:`round_on`, which is kept if autograd does not follow it: one backward pass frees
+        an attached round, and what is computed in inference mode has no derivatives later."""
         first = block.nodes.start
-        attached = torch.is_grad_enabled() and self.requires_grad
-        if attached and first is not None:
+        if torch.is_grad_enabled() and self.requires_grad:
             return self.round_on(block)
         if first in self._rounds:
             return self._rounds[first]
         found = self.round_on(block)
-        if first is None and attached == self.requires_grad:
+        if torch.is_inference_mode_enabled():
+            return found
+        if first is None:
             self._rounds[first] = found
-        elif first is not None and self._room[0] > 0:
+        elif self._room[0] > 0:
             self._room[0] -= sum(x.untyped_storage().nbytes() for x, _ in arrays(found))
             self._rounds[first] = found
         return found
@@ -247,7 +248,7 @@ class EnergyProblem(Objective):
         """Whether autograd follows any tensor of the problem."""
         return any(x is not None and x.requires_grad for x in self.sources)
 
-    @cached_property
+    @property
     def node(self) -> Energy:
         return Energy(self.round(self.only_block), self.design.beta)
 

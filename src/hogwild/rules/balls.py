@@ -48,7 +48,6 @@ from scipy.sparse import csr_matrix, eye
 from torch import Tensor
 
 from hogwild.engines import engine_for
-from hogwild.engines.cpu import CpuEngine
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
@@ -425,7 +424,7 @@ class HeldSolver:
         # Balls change from turn to turn: a factorisation on torch would be planned every time.
         self.solver: Solver = SemismoothNewton(linear="cg")
         if isinstance(problem, Objective):
-            fast = isinstance(engine_for(problem, Newton()), CpuEngine)
+            fast = engine_for(problem, Newton()).holds
             self.solver = Newton() if fast else Newton(linear="cg")
         elif isinstance(problem, FixedPoint) and problem.monotone:
             self.solver = Picard(max_iter=10_000)  # maxima have no use for differences
