@@ -177,7 +177,6 @@ def test_self_loops_and_multi_edges():
         ({"impairments": ["rain"]}, "unknown impairment 'rain'; expected instances of: Bernoulli"),
         ({"impairments": "rain"}, "unknown impairment 'rain'"),
         ({"impairments": BernoulliLoss}, "unknown impairment <class"),
-        ({"impairments": "loss"}, "unknown impairment 'loss'"),
         ({"step": None}, "step=None; expected a positive number"),
         ({"step": "certified", "impairments": BernoulliLoss(0.1)}, "needs a bound"),
     ],
