@@ -164,10 +164,10 @@ def _words(study: Study, worst: dict[str, float]) -> str:
         f"{shown(price.updates)} updates and {size(price.bytes)} a node with {LOSSY.loss:.0%} "
         f"lost, where a layered model makes five updates.",
         "Layered models can do better with other rules, whose rows are in the table: a node waits "
-        "for its neighbours' values of its current layer; or it waits, and sends every value until "
-        "it is acknowledged; or it keeps its neighbours' newest values of all layers and computes "
-        "all layers again ('caching'). What nearly the same answers cost stands below, under "
-        "'Error by deadline'.",
+        "for its neighbours' values of its current layer, and sends every value until it is "
+        "acknowledged ('resending'); or it keeps its neighbours' newest values of all layers and "
+        "computes all layers again ('caching'). What nearly the same answers cost stands below, "
+        "under 'Error by deadline'.",
     )
 
 
