@@ -215,13 +215,10 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
 
     def run(self) -> Outcome:
         """Call :func:`hogwild.simulate`."""
-        from hogwild.executors.run import looks
         from hogwild.executors.simulate import simulate
 
         found = self.chosen()
         given = self.passed(simulate)
-        if self.plot is not None and self.history is None:
-            given["history"] = [t for t in range(self.ticks) if looks(t)]  # which costs nothing
         seen = simulate(found.model, found.some(self.graphs), **given)
         data = {
             "model": found.name,
@@ -234,7 +231,7 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
             "seconds": seen.seconds,
             "deadlines": seen.deadlines.as_dict(),
         }
-        if self.history is not None and seen.history is not None:
+        if seen.history is not None:
             data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}
         return self.outcome(found, seen, data, bool(seen.converged.all()))
 
