@@ -19,7 +19,8 @@ expires.
 
 **Done?** An agent whose table is *full* has reports of everybody that the nodes in its table list.
 If besides nobody is in the rim, it has solved the *whole* graph that can be reached, and the
-gradient that is left bounds its error."""
+gradient that is left bounds its error.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ An *embedding* is k numbers in the precision of the packets.
 A *packet* begins with its number (u32), the newest packet heard from the receiver (u32), bits of
 those before (u32), the number of the sender's memory (u16), and what both ends must have in common
 (u16). Each report has its kind (u8), the length of its owner's name (u8), the owner's count (u32)
-and incarnation (u32), the length of its body (u16), the name, and the body."""
+and incarnation (u32), the length of its body (u16), the name, and the body.
+"""
 
 from __future__ import annotations
 
