@@ -214,7 +214,6 @@ class EnergyConv(ImplicitConv):
             graph, self._design(nets, heard is None),
             tuple(p for net in nets for p in net.every_parameter()), x, heard, edge_attr,
             *self._weights(graph, x, heard, edge_attr, inputs.edge_weight),
-            inputs.edge_weight is not None,
         )  # fmt: skip
 
     def _design(self, nets: Sequence[PICNN], sent_at_nodes: bool) -> Design:
