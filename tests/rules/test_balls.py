@@ -23,7 +23,7 @@ from hogwild.rules.balls import LARGEST, NUMBER, BallsRule, usual_radius
 from hogwild.solvers import Newton
 from hogwild.testing import check_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
-from hogwild_node.words import EMBEDDING, ENTRY, HEAD, Profile
+from hogwild_node.reports import EMBEDDING, ENTRY, HEAD, Profile
 
 
 def path(n):
@@ -48,10 +48,10 @@ def after_solves(problem, radius, told):
     its rim: the node is the last dimension."""
     rule = simulated(problem, radius, ticks=80).rule
     for i, node in enumerate(rule.nodes):
-        words = node.ball.flood.words
-        for key, word in words.items():
+        reports = node.ball.flood.reports
+        for key, report in reports.items():
             if key[0] == EMBEDDING:
-                words[key] = replace(word, content=told[..., int(key[1]), i].numpy())
+                reports[key] = replace(report, content=told[..., int(key[1]), i].numpy())
         assert node.ball.full
         node.answered = node.ball.depends()
     return rule._solve(list(range(problem.graph.num_nodes)), problem.start())
@@ -247,7 +247,7 @@ def test_a_change_of_features_floods_nothing_else(radius, faulty, every):
         moved = seen.embeddings[150:155, 0, -1] - seen.embeddings[149, 0, -1]
         assert float(moved.abs().max()) < 1e-5  # the far end has not heard yet
         news = seen.bytes - HEAD.size * seen.packets
-        if radius is None:  # now and then all words are told again
+        if radius is None:  # now and then all reports are told again
             assert news[-1] - news[149] < 2 * news[149]
 
 
