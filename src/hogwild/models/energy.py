@@ -202,11 +202,10 @@ class EnergyConv(ImplicitConv):
     def problem(self, inputs: Inputs) -> EnergyProblem:
         """The energy of these inputs, attached to the autograd graph."""
         found, nets = self.fields(inputs), self.networks
-        graph, x, heard, edge_attr, weight = found
         return EnergyProblem(
-            graph, self._design(nets, heard is None),
-            tuple(p for net in nets for p in net.every_parameter()), x, heard, edge_attr,
-            *self._weights(found), weight is not None,
+            found.graph, self._design(nets, found.heard is None),
+            tuple(p for net in nets for p in net.every_parameter()),
+            found.x, found.heard, found.attr, *self._weights(found),
         )  # fmt: skip
 
     def _design(self, nets: Sequence[PICNN], sent_at_nodes: bool) -> Design:

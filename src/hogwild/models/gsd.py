@@ -47,7 +47,7 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
-from hogwild.ops import gather, scatter, scatter_into
+from hogwild.ops import gather, scatter
 from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.problems import GSD
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
@@ -204,8 +204,8 @@ class GSDProblem(Objective):
         r""":math:`\tilde A H`, [R, k, N]."""
         _, rows, cols = _links(self.graph)
         out = self.own * h
-        scatter_into(out, rows, gather(h, cols).mul_(self.pair))  # one buffer the size of the edges
-        return out
+        sent = gather(h, cols).mul_(self.pair)  # one buffer the size of the edges
+        return out.scatter_add_(-1, rows.expand_as(sent), sent)
 
     def evaluate(self, h: Tensor) -> GSDEvaluation:
         return GSDEvaluation(self, h)
