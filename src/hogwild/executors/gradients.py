@@ -18,7 +18,7 @@ from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import StackProblem
 from hogwild.models.validation import evaluating
 from hogwild.nn.norm import BatchNorm
 from hogwild.rules import choose, fitting

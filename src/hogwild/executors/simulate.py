@@ -149,19 +149,17 @@ class Case:
         return problem
 
     @cached_property
-    def levels(self) -> list[Solution]:
-        """The synchronous answers of all layers that are solved."""
+    def solution(self) -> Solution:
+        """The synchronous answer."""
         with self._quietly():
             self.model.require_asynchronous(self.inputs)
-            solutions: list[Solution] = self.model.solutions(self.inputs)
-        return solutions
+            solution: Solution = self.model.embed(self.inputs)
+        return solution
 
-    @cached_property
+    @property
     def answer(self) -> Tensor:
         """The synchronous embeddings, [(R,) N, k]."""
-        with self._quietly():
-            answer: Tensor = self.model.joined(self.levels).value
-        return answer
+        return self.solution.value
 
     @cached_property
     def prediction(self) -> Tensor:
@@ -242,7 +240,7 @@ class Monitor:
         dtype = simulation.h.dtype
         # The answers of all levels, [R, k, Q·N] each, and their sizes.
         self.targets = [as_field(level.value, dtype).repeat(1, 1, settings.runs)
-                        for level in case.levels]  # fmt: skip
+                        for level in case.solution.levels]  # fmt: skip
         tiny = torch.finfo(dtype).tiny
         self.scales = [self.graph.norm(target).clamp_min(tiny) for target in self.targets]
         self.deviation = self._distance()
