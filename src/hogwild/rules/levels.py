@@ -26,8 +26,7 @@ from torch import Tensor
 from hogwild.engines.rules import RuleKernel, kernel_of
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
 from hogwild_node.rules import (
