@@ -27,8 +27,7 @@ from hogwild.engines import updates_for
 from hogwild.engines.base import Updates
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
 from hogwild_node.rules import (
