@@ -32,6 +32,7 @@ from hogwild.linalg.direct import (
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem
 from hogwild.problems.energy import Design, EnergyProblem
+from hogwild.solvers.adjoint import tolerance
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild_node.activations import SOFTPLUS
@@ -305,7 +306,8 @@ class CpuEngine(Engine):
     @property
     def rtol(self) -> float:
         """Relative tolerance of the adjoint where conjugate gradients solve it."""
-        return self.solver.adjoint.tolerance(torch.float64, self.problem.parameters[0].dtype)
+        wanted = self.problem.parameters[0].dtype
+        return tolerance(self.solver.adjoint_rtol, torch.float64, wanted)
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""

@@ -89,7 +89,7 @@ class Solution:
     Attributes:
         value: The embeddings, [N, k] or [R, N, k].
         status: A :class:`Status` for each graph, [G] or [R, G] (integers).
-        iterations: Iterations each graph took, same shape; -1: neither they nor residuals are known.
+        iterations: Iterations each graph took, same shape; -1: they and the residuals are unknown.
         residual: Largest absolute residual of each graph, same shape.
         stacked: Of a stack of several layers: the solutions of all layers, the lowest first.
     """
