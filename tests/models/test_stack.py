@@ -55,7 +55,7 @@ def test_jumping_knowledge(jk):
     """The readout reads the last layer, all layers side by side, or their largest entries."""
     torch.manual_seed(0)
     model, data = jumping(jk), Data(x=features(5), edge_index=cycle(5))
-    one, two = (found.value for found in model.solutions(data))
+    one, two = (found.value for found in model.embed(data).levels)
     read = {"cat": torch.cat([one, two], -1), "max": torch.maximum(one, two)}.get(jk, two)
     found = model.embed(data).value
     assert torch.equal(found, torch.cat([one, two], -1) if jk in ("cat", "max") else two)

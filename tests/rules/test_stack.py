@@ -234,7 +234,7 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     θ / ((½ + D') r) with the row bounds at those features."""
     torch.manual_seed(0)
     model, graphs, age = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((7,)), 9
-    settled = model.solutions(Inputs(*arguments(graphs)))[0].value.mT.unsqueeze(0)
+    settled = model.embed(Inputs(*arguments(graphs))).levels[0].value.mT.unsqueeze(0)
     stacked = model.problem(Inputs(*arguments(graphs)))
     graph = stacked.graph
     problem = stacked.pose(1, settled, gather(settled, graph.src))

@@ -27,7 +27,7 @@ from hogwild.asynchrony.schedule import Names
 from hogwild.errors import HogwildError, ScenarioError, is_integer, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.models.validation import require_finite
-from hogwild_node.rules.base import Kept, Pairs
+from hogwild_node.rules.base import Pairs, Survivors
 
 WIDE = ("x", "edge_attr", "edge_weight")
 """Tensors of a frame whose widths must not change."""
@@ -282,7 +282,7 @@ class Change:
         fresh: Which edges are new, [E].
     """
 
-    kept: Kept
+    kept: Survivors
     hello: Tensor
     fresh: Tensor
 
@@ -292,7 +292,7 @@ class Change:
         nodes, same = self.kept.nodes[0], self.kept.same[0]
         return same.numel() == nodes.numel() == self.hello.numel() and not bool(self.fresh.any())
 
-    def repeat(self, runs: int, before: Frame, after: Frame) -> Kept:
+    def repeat(self, runs: int, before: Frame, after: Frame) -> Survivors:
         """What stays on ``runs`` disjoint copies of both graphs."""
         run = torch.arange(runs)[:, None]
 
@@ -303,7 +303,9 @@ class Change:
         nodes = after.ids.numel(), before.ids.numel()
         edges = after.data.edge_index.size(1), before.data.edge_index.size(1)
         kept = self.kept
-        return Kept(copies(kept.nodes, nodes), copies(kept.edges, edges), copies(kept.same, nodes))
+        return Survivors(
+            copies(kept.nodes, nodes), copies(kept.edges, edges), copies(kept.same, nodes)
+        )
 
     @classmethod
     def between(cls, before: Frame, after: Frame, names: tuple[Names, Names]) -> Change:
@@ -329,7 +331,7 @@ class Change:
         strange = torch.zeros(n, dtype=torch.long).index_add_(0, dst, (~held).long())
         met = stays & own & (strange == 0)
         chosen = same[nodes[0]]
-        kept = Kept(nodes, edges, (nodes[0][chosen], nodes[1][chosen]))
+        kept = Survivors(nodes, edges, (nodes[0][chosen], nodes[1][chosen]))
         return cls(kept, ~met, ~held)
 
 

@@ -36,7 +36,7 @@ from hogwild.engines.ticks import Clock
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import library
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 
 
 def places(at: Star) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ class Schedule(Timetable):
         if self._clock is not None:
             self._compile()
 
-    def follow(self, before: Schedule, kept: Kept) -> None:
+    def follow(self, before: Schedule, kept: Survivors) -> None:
         """Go on where a schedule of an earlier graph ended, with the nodes and edges that stayed:
         they keep their next turns, their views, and what impairments remember of them."""
         (here, there), (edges, old) = kept.nodes, kept.edges

@@ -26,6 +26,7 @@ from hogwild.cluster.host import Host, Plan, convolution
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store, digest_of
 from hogwild.cluster.worker import Disorder, Executor, InProcess
+from hogwild.engines.cpu_large import MOST_CHANNELS, MOST_MESSAGES
 from hogwild.errors import (
     AsynchronyError,
     CapacityError,
@@ -37,6 +38,7 @@ from hogwild.errors import (
 )
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs, whole
+from hogwild.kernels.native import library
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
@@ -51,9 +53,9 @@ NUMBER = 8
 """Bytes of a float64 or of an index."""
 VECTORS = 20
 """Vectors [k, N] that a solver with conjugate gradients holds at a time."""
-BLOCK, KEPT = 10 << 20, 1 << 26
-"""Numbers while the networks of a block of edges are evaluated and linearised; most numbers of the
-gates and biases that are kept of all edges."""
+PASSES = 320
+"""Numbers for each edge while torch evaluates and linearises the networks, which compiled solves
+compute in chunks (measured at the default widths)."""
 PAIRS = 14
 """Numbers for each edge while graph signal denoising looks for the pairs of nodes that edges
 join."""
@@ -253,7 +255,8 @@ def predict(model: ConvGNN, nodes: int, edges: int) -> int:
         assert isinstance(net, PICNN)
         # 1 at the default widths
         scale = (conv.heads or 1) * (net.convex_channels + sum(net.channels)) / 14
-        constant = BLOCK * scale + min(KEPT, 30 * scale * r * edges)
+        compiled = library() is not None and k <= MOST_CHANNELS and c <= MOST_MESSAGES
+        edge += int((30 if compiled else PASSES) * scale * r)
     elif isinstance(conv, GSDConv):
         edge += PAIRS
         node += 16

@@ -17,7 +17,7 @@ from torch import Tensor
 from hogwild.engines.rules import by_receiver
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import address, large_pages, library
-from hogwild_node.rules.base import Kept
+from hogwild_node.rules.base import Survivors
 
 _INT, _AT = ctypes.c_int64, ctypes.c_void_p
 
@@ -166,7 +166,7 @@ class Outbox:
         self.current = self.latest.repeat(depth + 1)
         self.time = time
 
-    def follow(self, before: Outbox, kept: Kept) -> None:
+    def follow(self, before: Outbox, kept: Survivors) -> None:
         """Take over what the nodes that stayed have sent, to everybody and along the edges that
         stayed. On a new edge lies the first letter, whichever version is asked for."""
         (here, there), n, old = kept.nodes, self.graph.num_nodes, before.graph.num_nodes

@@ -196,7 +196,8 @@ class Monitor:
         self.settings, self.ticks = settings, ticks
         self.many, self.answer = case.inputs.repeat(settings.runs), case.answer
         dtype = simulation.h.dtype
-        repeated = (as_field(one.value, dtype).repeat(1, 1, settings.runs) for one in case.levels)
+        levels = case.solution.levels
+        repeated = (as_field(one.value, dtype).repeat(1, 1, settings.runs) for one in levels)
         self.targets = list(repeated)  # the answers of all levels, [R, k, Q·N] each
         tiny = torch.finfo(dtype).tiny
         self.scales = [self.graph.norm(target).clamp_min(tiny) for target in self.targets]

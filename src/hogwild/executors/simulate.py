@@ -29,7 +29,7 @@ from hogwild.metrics import Score as Function
 from hogwild.metrics import choose as metric_for
 from hogwild.models.base import Model
 from hogwild.models.layered import LayeredGNN
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import StackProblem
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import runnable
 from hogwild.nn.norm import BatchNorm
@@ -140,19 +140,17 @@ class Case:
         return problem
 
     @cached_property
-    def levels(self) -> list[Solution]:
-        """The synchronous answers of all layers that are solved."""
+    def solution(self) -> Solution:
+        """The synchronous answer."""
         with self._quietly():
             self.model.require_asynchronous(self.inputs)
-            solutions: list[Solution] = self.model.solutions(self.inputs)
-        return solutions
+            solution: Solution = self.model.embed(self.inputs)
+        return solution
 
-    @cached_property
+    @property
     def answer(self) -> Tensor:
         """The synchronous embeddings, [(R,) N, k]."""
-        with self._quietly():
-            answer: Tensor = self.model.joined(self.levels).value
-        return answer
+        return self.solution.value
 
     @cached_property
     def prediction(self) -> Tensor:

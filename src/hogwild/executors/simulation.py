@@ -28,7 +28,7 @@ from hogwild.graph import Graph, Star
 from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
 from hogwild.rules.base import check_step
 from hogwild.rules.levels import StackRule
-from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild_node.rules.base import Rule, Survivors, carry
 
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
@@ -163,7 +163,7 @@ class After:
     timetable holds packets (``Timetable.holds``): what a node has heard, it keeps."""
 
     before: Simulation
-    kept: Kept
+    kept: Survivors
 
 
 class Simulation:

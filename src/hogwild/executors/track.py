@@ -33,7 +33,7 @@ from hogwild.models.wrapped import runnable
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 
 BACK = 30
 """How many frames back an answer is looked for that the embeddings are nearest to."""
@@ -207,12 +207,14 @@ class Course:
         self._now = self._begin(self.now.frame, names, self._everything(), anew=True)
         self._greet(torch.zeros_like(names.nodes).bool(), torch.ones_like(names.edges).bool())
 
-    def _everything(self) -> Kept:
+    def _everything(self) -> Survivors:
         graph = self.simulation.graph
         nodes, edges = torch.arange(graph.num_nodes), torch.arange(graph.num_edges)
-        return Kept((nodes, nodes), (edges, edges), (nodes, nodes))
+        return Survivors((nodes, nodes), (edges, edges), (nodes, nodes))
 
-    def _begin(self, frame: Frame, names: Names, kept: Kept | None, anew: bool = False) -> _Now:
+    def _begin(
+        self, frame: Frame, names: Names, kept: Survivors | None, anew: bool = False
+    ) -> _Now:
         """A simulation of this frame, which continues the present one where nodes and edges are
         ``kept``, unless all nodes begin ``anew``."""
         before, settings = self._now, self.settings
@@ -229,7 +231,7 @@ class Course:
                 f"changes; expected restart=..., ticks after which all nodes begin anew, or "
                 f"rule='caching'"
             )
-        rule.read(inputs, partial(_posed, self.model))
+        rule.note_inputs(inputs, partial(_posed, self.model))
         link, device, start = None, problem.graph.src.device, problem.start()
         held, time = start.clone(), 0
         if before is not None and kept is not None:
@@ -284,7 +286,7 @@ def _posed(model: Model, inputs: Inputs) -> Problem:
     return problem
 
 
-def _returned(before: Frame, after: Frame, kept: Kept) -> Tensor:
+def _returned(before: Frame, after: Frame, kept: Survivors) -> Tensor:
     """Nodes that were gone and are back within the lease: they have turns again."""
     here, there = kept.nodes
     gone = there % max(before.ids.numel(), 1) >= before.present

@@ -91,12 +91,24 @@ class Solution:
         status: A :class:`Status` for each graph, [G] or [R, G] (integers).
         iterations: Iterations each graph took, same shape.
         residual: Largest absolute residual of each graph, same shape.
+        stacked: Of a stack of several layers: the solutions of all layers, the lowest first.
     """
 
     value: Tensor
     status: Tensor
     iterations: Tensor
     residual: Tensor
+    stacked: Sequence[Solution] = ()
+
+    @property
+    def levels(self) -> Sequence[Solution]:
+        """The solutions of all layers, the lowest first; without a stack this one."""
+        return self.stacked or (self,)
+
+    @property
+    def side_by_side(self) -> Tensor:
+        """The embeddings of all layers, [(R,) N, sum of their widths]."""
+        return torch.cat([level.value for level in self.levels], -1)
 
     @classmethod
     def exact(cls, value: Tensor, graphs: int, iterations: int) -> Solution:
@@ -127,13 +139,12 @@ class Solution:
     def of_levels(cls, found: Sequence[Solution], every: bool = False) -> Solution:
         """The last level's embeddings, or those of ``every`` level side by side. Iterations are
         summed over the levels; residuals and statuses are the worst of all levels."""
-        if len(found) == 1:
-            return found[0]
         return cls(
             torch.cat([f.value for f in found], -1) if every else found[-1].value,
             torch.stack([f.status for f in found]).amax(0),
             torch.stack([f.iterations for f in found]).sum(0),
             torch.stack([f.residual for f in found]).amax(0),
+            found,
         )
 
     @property

@@ -161,12 +161,6 @@ class ConvGNN(Model):
     def solver_path(self, inputs: Inputs) -> list[str]:
         return self.conv.solver_path(self.encoded(inputs))
 
-    def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        return self.conv.solutions(self.encoded(inputs), h0)
-
-    def joined(self, levels: Sequence[Solution]) -> Solution:
-        return self.conv.joined(levels)
-
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         inputs = Inputs.of(inputs)
         lead = () if self.replicas is None else (self.replicas,)

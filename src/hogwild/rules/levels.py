@@ -26,8 +26,7 @@ from torch import Tensor
 from hogwild.engines.rules import RuleKernel, kernel_of
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
 from hogwild_node.rules import (
@@ -37,7 +36,7 @@ from hogwild_node.rules import (
     ResendingRule,
     Rule,
 )
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 from hogwild_node.rules.maps import LayersRule
 
 REMEDY = (
@@ -134,7 +133,7 @@ class StackRule(Rule):
     Args:
         problem: The levels.
         rules: The rule of every level; those above the first are told where their problem moves
-            (:meth:`Rule.pose`).
+            (:meth:`Rule.set_model`).
     """
 
     def __init__(self, problem: StackProblem, rules: Sequence[Rule]) -> None:
@@ -174,7 +173,7 @@ class StackRule(Rule):
             rule.forget(nodes)
             own[..., nodes] = start[..., nodes]
 
-    def keep(self, before: StackRule, kept: Kept) -> None:
+    def keep(self, before: StackRule, kept: Survivors) -> None:
         for level, (rule, old) in enumerate(zip(self.rules, before.rules, strict=True)):
             self.own[level] = carry(self.own[level], before.own[level], kept.nodes)
             self.heard[level] = carry(self.heard[level], before.heard[level], kept.edges)
@@ -197,7 +196,7 @@ class StackRule(Rule):
         if level:
             below = level - 1
             problem = self.problem.pose(level, self.own[below], self.heard[below])
-            self.rules[level].pose(problem.node)
+            self.rules[level].set_model(problem.node)
             if self.kernels:
                 self.kernels[level].pose()
 
