@@ -46,11 +46,14 @@ class Entry:
         type: Its class.
         options: Options beside the class's own defaults.
         edges: Whether it reads edge features.
+        exact: Whether its solve ends exactly, after finitely many operations, so that a recipe's
+            solver does not apply.
     """
 
     type: Any
     options: Mapping[str, Any] = field(default_factory=dict)
     edges: bool = False
+    exact: bool = False
 
     @property
     def layer(self) -> Any:
@@ -105,7 +108,9 @@ def build(config: Config, task: Task, replicas: int | None) -> ConvGNN:
     if found.edges:
         options["edge_dim"] = task.edge_dim
     if found.layer.kind is not Kind.EXPLICIT and config.recipe == "paper":
-        options |= {"solve_dtype": None, "solver": PAPER[found.layer.kind]}
+        options["solve_dtype"] = None
+        if not found.exact:
+            options["solver"] = PAPER[found.layer.kind]
     _check_options([found.type, found.layer], config.model_options, config.model)
     options |= {"pool": task.pool, **spelled_out(config).model_options}
     if (options["pool"] is None) != (task.pool is None):
