@@ -48,7 +48,7 @@ _MOVED = {
     "hogwild.executors.cone": "hogwild.executors.deadlines",
     "hogwild.executors.simulated": "hogwild.executors.simulation",
     "hogwild.executors.tracked": "hogwild.executors.track_result",
-    "hogwild.executors.unrolled": "hogwild.executors.simulate",
+    "hogwild.executors.unrolled": "hogwild.executors.gradients",
     "hogwild.rules.energies": "hogwild.rules.base",
 }
 

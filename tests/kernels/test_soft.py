@@ -71,7 +71,7 @@ GRAPHS = {
 OPTIONS = [
     {},
     {"replicas": 2},
-    {"edge_dim": 2, "width": 19},
+    {"edge_dim": 2, "width": 20},
     {"hidden_channels": 5, "condition": 900.0},
 ]
 
@@ -135,7 +135,9 @@ extern "C" void run_soft_cotangents(int blocks, double* shared, int room, Soft* 
 """
 
 
-@pytest.fixture(params=["torch", "emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(
+    params=["torch", "emulated", "emulated, B held", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
 def device(request, monkeypatch, tmp_path_factory):
     """Where :class:`SoftRows` take steps, and the device for that."""
     if request.param == "cuda" and not torch.cuda.is_available():
@@ -148,6 +150,8 @@ def device(request, monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "emulated_soft"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(soft_gpu, "THREADS", 64)
+    most = 1 << 20 if "held" in request.param else 0
+    monkeypatch.setattr(soft_gpu, "most_shared", lambda device: most)
 
     def launch(name, rows, blocks, shared, *arguments):
         kind = soft_gpu.prelude(rows.anchor.dtype)

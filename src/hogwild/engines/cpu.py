@@ -240,7 +240,7 @@ class CpuEngine(Engine):
 
     @property
     def replicas(self) -> int:
-        return self.tensors.parameters.size(0)
+        return self.problem.replicas
 
     @once
     def _strides(self) -> tuple[int, int]:

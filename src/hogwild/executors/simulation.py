@@ -348,10 +348,13 @@ class Simulation:
             )
         return packet, content
 
-    @property
-    def solved(self) -> Tensor:
-        """For how many nodes each node has solved so far, [N]."""
-        return self.tally.updates if self.rule.solved_for is None else self.rule.solved_for
+    def counts(self, runs: int) -> Tensor:
+        """Updates, packets, bytes, and nodes solved for, of every node of each run so far,
+        [4, Q, N]."""
+        tally = self.tally
+        solved = tally.updates if self.rule.solved_for is None else self.rule.solved_for
+        counts = torch.stack([tally.updates, tally.packets, NUMBER * tally.numbers, solved])
+        return counts.unflatten(-1, (runs, -1))
 
     def retire(self, nodes: Tensor) -> None:
         """These nodes are done."""

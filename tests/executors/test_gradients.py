@@ -29,7 +29,7 @@ from hogwild.asynchrony.impairments import (
     Stragglers,
 )
 from hogwild.errors import AsynchronyError, ConfigError, InputError
-from hogwild.executors.simulate import asynchronous_forward
+from hogwild.executors.gradients import asynchronous_forward
 
 MODELS = {
     "gcn": lambda **kw: GCN(3, out_channels=2, **kw),
