@@ -158,7 +158,7 @@ SETS = {
         trials=2, every=5, patience=100, width=32,
     ),
     "peptides": Set(
-        "Peptides-func, AP", peptides, AVERAGE_PRECISION, (60, 100), trials=1, every=5,
+        "Peptides-func, AP", peptides, AVERAGE_PRECISION, (50, 100), trials=1, every=5,
         pool="mean", loss=BINARY_CROSS_ENTROPY, size=200, resident=True,
     ),
 }  # fmt: skip

@@ -28,6 +28,7 @@ from hogwild.cluster.store import Store, digest_of
 from hogwild.cluster.worker import Disorder, Executor, InProcess
 from hogwild.engines.cpu_large import MOST_CHANNELS, MOST_MESSAGES
 from hogwild.errors import (
+    AsynchronyError,
     CapacityError,
     ConfigError,
     DataError,
@@ -41,6 +42,7 @@ from hogwild.kernels.native import library
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
+from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.validation import require_finite
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
@@ -108,14 +110,7 @@ class Setup:
         assert whole_graph is not None
         return whole_graph.num_nodes
 
-    def executor(
-        self,
-        tol: float,
-        *,
-        checkpoints: bool = False,
-        barriers: bool = False,
-        slow: dict[int, float] | None = None,
-    ) -> Executor:
+    def executor(self, tol: float, *, checkpoints: bool = False) -> Executor:
         """What runs the workers. One worker or a given disorder: in this process. Several workers:
         Ray."""
         place, model, graph = self.place, self.model, self.store or self.inputs
@@ -139,7 +134,7 @@ class Setup:
 
         return Actors(
             plan, len(sizes), address=place.address, cpus=place.cpus, gpus=place.gpus,
-            restarts=place.restarts, barriers=barriers, slow=slow,
+            restarts=place.restarts,
         )  # fmt: skip
 
 
@@ -150,7 +145,8 @@ def prepared(
     """Check a model and a graph, and cut the graph into parts in a folder; one worker in this
     process needs none. Parts reach as far as the model does, and at least so many ``hops``."""
     found, folder = check_model(model), place.folder
-    hops = max(convolution(found).hops, hops)  # raises where there is not exactly one
+    conv = convolution(found)  # raises where there is not exactly one
+    hops = max(conv.hops, hops)
     given = opened(graph) if isinstance(graph, str | Path) else graph
     if isinstance(given, Store):
         store, inputs = given, None
@@ -175,6 +171,11 @@ def prepared(
         if count == 1 and folder is None and place.address is None:
             yield Setup(found, place, inputs)
             return
+    if isinstance(conv, SoftEnergyConv) and conv.heads is not None:
+        raise AsynchronyError(
+            f"attention (heads={conv.heads}) needs the whole graph, and a part lacks edges of "
+            f"its neighbours; expected heads=None, or one worker and no folder"
+        )
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hogwild-")))
         if where.exists() and not where.is_dir():
