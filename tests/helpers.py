@@ -165,7 +165,7 @@ def record(schedule, ticks):
 
 def on_torch(simulation):
     """The same simulation without compiled code."""
-    simulation.kernel = simulation.post = None
+    simulation.kernel = simulation.ticks = None
     timetable = simulation.timetable
     if isinstance(timetable, Schedule):
         timetable._view, timetable._clock = timetable.view, None
