@@ -33,7 +33,9 @@ from hogwild.executors.gradients import asynchronous_forward
 MODELS = {
     "gcn": lambda **kw: GCN(3, out_channels=2, **kw),
     "gat": lambda **kw: GAT(3, out_channels=2, **kw),
-    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2, **kw),
+    "graphsage": lambda **kw: LayeredGNN(
+        [pyg.SAGEConv(8, 8) for _ in range(3)], 3, out_channels=2, **kw
+    ),
 }
 
 
