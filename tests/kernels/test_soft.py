@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import Inputs
+from hogwild.engines import engine_for, soft_gpu
 from hogwild.engines import soft as rows_module
-from hogwild.engines import soft_gpu
 from hogwild.engines.soft import SoftEngine, SoftRows, chebyshev_steps, momentum_steps
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
@@ -59,7 +59,7 @@ def problem_on(edge_index, n, batch=None, dtype=torch.float64, spread=1.0, devic
 
 def solved(problem, solver=None):
     """The answer of the engine for soft energies."""
-    return SoftEngine(problem, solver or TripleMomentum()).solve(None)
+    return engine_for(problem, solver or TripleMomentum()).solve(None)
 
 
 GRAPHS = {

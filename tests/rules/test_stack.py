@@ -116,7 +116,7 @@ def test_levels_are_updated_in_compiled_code(rule, options, monkeypatch):
     how = {"rule": rule, "runs": 2, "impairments": crashes, "ticks": 30, "tol": None}
     run = simulate(model, data((1, 5)), **how)
     assert run.path.startswith("compiled")
-    monkeypatch.setattr("hogwild.rules.levels.kernel_of", lambda *_: "switched off")
+    monkeypatch.setattr("hogwild.rules.levels.updates_for", lambda *_: "switched off")
     plain = simulate(model, data((1, 5)), **how)
     assert plain.path == "torch: switched off"
     torch.testing.assert_close(run.h, plain.h, rtol=0, atol=1e-7)

@@ -89,7 +89,7 @@ class Solution:
     Attributes:
         value: The embeddings, [N, k] or [R, N, k].
         status: A :class:`Status` for each graph, [G] or [R, G] (integers).
-        iterations: Iterations each graph took, same shape.
+        iterations: Iterations each graph took, same shape; -1: they and the residuals are unknown.
         residual: Largest absolute residual of each graph, same shape.
         stacked: Of a stack of several layers: the solutions of all layers, the lowest first.
     """
@@ -191,10 +191,9 @@ class Solution:
             where = f"graph {at[-1]}"
             if len(at) == 2 and self.status.size(0) > 1:
                 where += f" of replica {at[0]}"
-            lines.append(
-                f"  {where}: residual {float(self.residual[at]):.3g} after "
-                f"{int(self.iterations[at])} iterations"
-            )
+            count = int(self.iterations[at])
+            told = f": residual {float(self.residual[at]):.3g} after {count} iterations"
+            lines.append(f"  {where}{told if count >= 0 else ''}")
         if len(failed) > 5:
             lines.append(f"  … and {len(failed) - 5} more")
         seen = self.status[~self.converged].unique().tolist()

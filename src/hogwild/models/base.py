@@ -228,15 +228,6 @@ class Conv(GraphModule):
         """Width of the embeddings."""
         return self.hidden_channels
 
-    @property
-    def readout_channels(self) -> int:
-        """Width of what the readout reads (:meth:`for_readout`)."""
-        return self.hidden_channels
-
-    def for_readout(self, h: Tensor) -> Tensor:
-        """What the readout reads of the embeddings [(R,) N, k]."""
-        return h
-
     def reset_parameters(self) -> None:
         """Draw fresh parameters: those of all parts."""
         for part in self.children():

@@ -378,8 +378,7 @@ class SoftEnergyGNN(ConvGNN):
     ones. Anchors and edge biases of all layers read nothing else of the features.
 
     Args:
-        in_channels: Width of the node features; −1: that of the first features. Parameters that
-            depend on it are made at the first call, as in PyG.
+        in_channels: Width of the node features.
         hidden_channels: Width k of the embeddings.
         out_channels: Width of the predictions.
         num_layers: Number of layers. Layers above the first read [x ‖ embeddings of the layer
@@ -434,7 +433,7 @@ class SoftEnergyGNN(ConvGNN):
         conv = Stack(levels, jk=jk)
         if not isinstance(readout, Readout) and out_channels is not None:
             readout = Readout(
-                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout,
+                conv.hidden_channels, out_channels=out_channels, pool=pool, dropout=dropout,
                 norm=norm, widths=(k,) if readout is None else require_widths("readout", readout),
                 pooled=None if pool is None else k, replicas=replicas,
             )  # fmt: skip

@@ -23,7 +23,7 @@ from hogwild.models.base import Conv
 from hogwild.models.implicit import ImplicitConv
 from hogwild.models.program import StackProblem, beside
 
-JUMPS = ("last", "cat", "max")
+JUMPS = ("last", "cat")
 
 
 class Stack(Conv):
@@ -32,10 +32,9 @@ class Stack(Conv):
     Args:
         levels: The layers, the lowest first. Every layer above the first reads
             [features ‖ embeddings of the layer below], so its ``in_channels`` is p + k.
-        jk: Jumping knowledge, as in PyG: what the readout reads. ``None`` or ``"last"``: the
-            embeddings of the last layer. ``"cat"`` or ``"max"``: those of all layers, side by side
-            or their largest entries. The embeddings of the stack are then those of all layers, side
-            by side.
+        jk: Jumping knowledge, as in PyG: the embeddings of the stack, which the readout reads.
+            ``None`` or ``"last"``: those of the last layer. ``"cat"``: those of all layers, side by
+            side.
     """
 
     def __init__(self, levels: Sequence[ImplicitConv], *, jk: str | None = None) -> None:
@@ -63,11 +62,6 @@ class Stack(Conv):
                     f"the layer below"
                 )
         widths = [level.hidden_channels for level in levels]
-        if jk == "max" and len(set(widths)) > 1:
-            raise ConfigError(
-                f"jk='max' of layers of the widths {', '.join(map(str, widths))}; expected layers "
-                f"of one width, or jk='cat'"
-            )
         self.jk = None if jk == "last" else jk
         self.levels = nn.ModuleList(levels)
         self.kind, self.replicas, self.validate = first.kind, first.replicas, first.validate
@@ -83,13 +77,6 @@ class Stack(Conv):
     def convs(self) -> list[ImplicitConv]:
         """The layers, the lowest first."""
         return [level for level in self.levels if isinstance(level, ImplicitConv)]
-
-    @property
-    def readout_channels(self) -> int:
-        return self.convs[-1].hidden_channels if self.jk == "max" else self.hidden_channels
-
-    def for_readout(self, h: Tensor) -> Tensor:
-        return h if self.jk != "max" else h.unflatten(-1, (self.num_layers, -1)).amax(-2)
 
     def reset_parameters(self) -> None:
         for conv in self.convs:
