@@ -43,7 +43,7 @@ def __dir__() -> list[str]:
 
 
 _MOVED = {
-    "hogwild.asynchrony.impairment": "hogwild.asynchrony.impairments",
+    "hogwild.asynchrony.seeding": "hogwild.asynchrony.impairment",
     "hogwild.cluster.memory": "hogwild.cluster.setup",
     "hogwild.executors.cone": "hogwild.executors.deadlines",
     "hogwild.executors.simulated": "hogwild.executors.simulation",

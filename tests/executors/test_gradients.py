@@ -22,7 +22,6 @@ from hogwild import (
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     GeometricDelay,
     Quantisation,
     Reordering,
@@ -72,7 +71,6 @@ IMPAIRMENTS = [
     Stragglers(0.5),
     GeometricDelay(0.3),
     Reordering(0.5),
-    Duplication(0.5),
     Crashes(0.5, period=8, downtime=5, rejoin="cold", until=40),
 ]
 

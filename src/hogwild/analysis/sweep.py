@@ -16,12 +16,8 @@ from torch_geometric.data import Batch, Data
 
 from hogwild.analysis.advice import counted, remedy
 from hogwild.analysis.robustness import Robustness, measure
-from hogwild.asynchrony.impairments import (
-    BernoulliLoss,
-    Impairment,
-    Latency,
-    check_impairments,
-)
+from hogwild.asynchrony.impairment import Impairment, check_impairments
+from hogwild.asynchrony.impairments import BernoulliLoss, Latency
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.executors.simulate import Case

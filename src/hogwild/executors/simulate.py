@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
 from hogwild.errors import InputError

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable, bounds, check_bounds
 from hogwild.engines import updates_for
 from hogwild.engines.base import Updates

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, check_impairments
 from hogwild.asynchrony.moving import Change, Frame, Register, Scenario, believed
 from hogwild.asynchrony.schedule import Names, Schedule, Tick
 from hogwild.errors import ConfigError, require_integer, require_positive
