@@ -27,9 +27,9 @@ from hogwild.graph.kept import Recent, derived
 from hogwild.ops import distinct, gather, scatter
 from hogwild_node.star import Star
 
-GRADIENTS = (
-    "A node sends its neighbours the gradient of its energy, so an energy GNN on a directed graph "
-    "can be solved synchronously only"
+BOTH_WAYS = (
+    "A node's embedding enters the energies of its neighbours, from which the node must hear, too, "
+    "so an energy GNN on a directed graph can be solved synchronously only"
 )
 
 
@@ -322,7 +322,7 @@ class Graph:
         missing = ~torch.isin(forward, backward)
         return torch.stack([self.src[missing], self.dst[missing]])
 
-    def require_reverse_links(self, why: str = GRADIENTS) -> None:
+    def require_reverse_links(self, why: str = BOTH_WAYS) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError` unless every edge j → i has an edge i → j.
 
         Args:
