@@ -82,7 +82,7 @@ def test_what_training_refuses():
 @pytest.mark.parametrize("options", [{"dropout": 0.5}, {"norm": "batch"}])
 def test_parts_would_draw_and_average_for_themselves(options):
     _, data = case("gsd")
-    model = SoftEnergyGNN(-1, out_channels=2, hidden_channels=4, **options).double()
+    model = SoftEnergyGNN(3, out_channels=2, hidden_channels=4, **options).double()
     given = {"loss": mse_loss, "mask": "train_mask", "disorder": Disorder()}
     with pytest.raises(ConfigError, match=r"dropout or a BatchNorm .* expected model\.eval"):
         Trainer(model, data, 2, **given)
