@@ -1,8 +1,8 @@
 r"""Linear maps on node vectors [R, k, N], block diagonal over graphs, and their structure.
 
 :class:`NormalEquations` are those of a fixed point's tangent: :math:`M^\top M` with :math:`M = I -
-J`. Row i of M couples i with its neighbours, so :math:`\|M v\|^2` is a sum of one-hop quadratics and
-its Hessian has the pattern of an energy's: the same factorisation serves both. Squaring the
+J`. Row i of M couples i with its neighbours, so :math:`\|M v\|^2` is a sum of one-hop quadratics,
+and its Hessian has the pattern of an energy's: the same factorisation serves both. Squaring the
 condition number is harmless here: in the norm in which F contracts with modulus κ it is at most
 :math:`(1 + \kappa) / (1 - \kappa)`, 39 for κ = 0.95.
 """

@@ -78,8 +78,8 @@ class Nonexpansive:
     The constructor tests the function in float64: at neighbouring points of a grid with a spacing
     of 0.01 on ±100 and of 1 % up to :math:`\pm 10^{12}`, and at 20,000 random pairs of all sizes
     and distances. The test is not a proof: it may miss a steep piece between these points, a steep
-    piece beyond :math:`10^{12}`, or a random function. The guarantees of :func:`hogwild.certify` assume
-    :math:`|\phi'| \le 1`.
+    piece beyond :math:`10^{12}`, or a random function. The guarantees of
+    :func:`hogwild.certify` assume :math:`|\phi'| \le 1`.
 
     Attributes:
         name: The name of the function.
