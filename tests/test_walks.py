@@ -45,7 +45,7 @@ def data():
 WALKS = {
     ("EnergyGNN", "forward"): 23,
     ("EnergyGNN", "simulate"): 51,
-    ("EnergyGNN", "infer"): 41,
+    ("EnergyGNN", "infer"): 37,
     ("SoftEnergyGNN", "forward"): 29,
     ("SoftEnergyGNN", "simulate"): 48,
     ("SoftEnergyGNN", "infer"): 37,

@@ -118,7 +118,7 @@ def test_options_reach_the_simulation(printed):
     ("words", "says"),
     [
         ("simulate --impair crashs", "unknown impairment 'crashs'; did you mean 'crashes'?"),
-        ("simulate --impair rain", "expected one of: crashes, duplication"),
+        ("simulate --impair rain", "expected one of: crashes, event-trig"),
         ("simulate --impair crashes,downtimes=3", "a key among rate, period, downtime, rejoin, un"),
         ("simulate --impair crashes,rate", "'rate' is no option of crashes; expected KEY=VALUE"),
         ("simulate --impair crashes=2", ": --impair crashes=2: crashes.rate=2; expected a probab"),
