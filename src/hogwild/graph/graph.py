@@ -6,11 +6,9 @@ As in PyG, ``edge_index`` [2, E] has the *sender* j in row 0 and the *receiver* 
 needs a reverse link for the gradient: see :meth:`Graph.require_reverse_links`.
 
 The :class:`Graph` owns everything that is derived from the connectivity (block patterns,
-elimination orders): a property that is :class:`~hogwild.graph.kept.derived`, or the value of a
-function that is :func:`~hogwild.graph.kept.kept`. :meth:`Graph.of` returns the same object for the
-same unchanged tensors, so that a training loop pays for the analysis once.
-
-Checks of a graph's tensors.
+elimination orders): a property that is :class:`~hogwild.graph.cached.derived`, or the value of a
+function that is :func:`~hogwild.graph.cached.cached`. :meth:`Graph.of` returns the same object for
+the same unchanged tensors, so that a training loop pays for the analysis once.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import AsynchronyError, DeviceError, DTypeError, GraphError
-from hogwild.graph.kept import Recent, derived
+from hogwild.graph.cached import Recent, derived
 from hogwild.ops import distinct, gather, scatter
 from hogwild_node.star import Star
 
@@ -92,7 +90,7 @@ class Graph:
     """Only for a part of a larger graph: sums of the weights of the edges into and out of each node
     in the larger graph, [2, N]. ``None``: all edges are here."""
     analyses: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
-    """Values of functions that are :func:`kept`, by function and arguments."""
+    """Values of functions that are :func:`cached`, by function and arguments."""
 
     recent: ClassVar[Recent[Graph]] = Recent(256)
     """The last 256 graphs that :meth:`of` made, for the same tensors again."""
