@@ -49,6 +49,8 @@ _MOVED = {
     "hogwild.executors.simulated": "hogwild.executors.simulation",
     "hogwild.executors.tracked": "hogwild.executors.track_result",
     "hogwild.executors.unrolled": "hogwild.executors.gradients",
+    "hogwild.models.features": "hogwild.models.gnn",
+    "hogwild.models.stack": "hogwild.models.implicit",
     "hogwild.rules.energies": "hogwild.rules.base",
 }
 
