@@ -14,7 +14,7 @@ from hogwild.errors import ConfigError
 SETTINGS = [
     Option(
         f.name, "Any" if f.default_factory is MISSING else "dict", f.default,
-        f.metadata["help"], f.metadata["group"], needless=True,
+        f.metadata["help"], f.metadata["group"], if_given=True,
     )
     for f in fields(Config)
     if f.name != "task"

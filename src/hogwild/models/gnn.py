@@ -35,7 +35,7 @@ from hogwild.models.validation import (
     require_finite,
     widened,
 )
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.nn.standardize import Standardize
 from hogwild.problems.base import Solvable
 

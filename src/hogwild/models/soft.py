@@ -49,7 +49,7 @@ from hogwild.models.gnn import ConvGNN, Features
 from hogwild.models.implicit import ImplicitConv, Solving, Stack
 from hogwild.models.readout import Readout
 from hogwild.nn import norm as norms
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver
