@@ -120,7 +120,7 @@ def loaded(options: Options) -> Result:
 
 def chosen(options: Options) -> Chosen:
     """The chosen replica on the CPU. Files that could not be written are refused first."""
-    for name in ("plot", "record", "animate"):
+    for name in ("plot", "record"):
         check_file(name, getattr(options, name, None))
     result, r = loaded(options), options.replica
     r = result.best if r is None else r
