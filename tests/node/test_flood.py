@@ -311,7 +311,11 @@ def listener():
     sender.set_features([5.0, 6.0, 7.0])
     swarm.network.now += 5.0
     sender.turn()
-    raw = [r.raw for r in swarm.network.arrived("1") if len(r.raw) > HEADER.size + HEAD.size + 20]
+    raw = [
+        r.raw
+        for r in swarm.network.ways["1"].arrived(swarm.network.now)
+        if len(r.raw) > HEADER.size + HEAD.size + 20
+    ]
     return agent, raw[-1]
 
 

@@ -67,7 +67,8 @@ def register(
         raise ConfigError(f"make={make!r}; expected a function that makes a rule of a problem")
     if not (isinstance(kind, type) and issubclass(kind, Problem)):
         raise ConfigError(f"kind={kind!r}; expected hogwild.problems.Objective or FixedPoint")
-    _OWN[name] = About(fits=kind, make=make, own=True, steps=None, proof=proof)
+    # It takes the problem alone, whatever else its parameters are called.
+    _OWN[name] = About(fits=kind, make=lambda problem: make(problem), proof=proof)
 
 
 def about(name: str) -> About:
@@ -126,7 +127,10 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
             f"rule={rule!r} does not fit this model; expected one of auto, {', '.join(known)}"
         )
     if not found.takes(step):
-        raise ConfigError(f"step={step!r} was given with rule={rule!r}, {found.stepless}")
+        raise ConfigError(
+            f"step={step!r} was given with rule={rule!r}, which has no step size; "
+            f"expected step='auto'"
+        )
     return rule
 
 

@@ -124,7 +124,7 @@ class ZenohTransport(Transport):
         self.told = 0.0
         self.links: dict[str, str | None] = {}
         self.subscribers: list[Any] = []
-        self.arrived: dict[tuple[str, str], deque[Received]] = {}
+        self.inbox: dict[tuple[str, str], deque[Received]] = {}
         self.publishers: dict[tuple[str, str], Any] = {}
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
@@ -232,7 +232,7 @@ class ZenohTransport(Transport):
                 # keep a process from ending if its owner forgot to close the transport.
                 keep = self.zenoh.handlers.Callback(partial(self._keep, (j, kind)), indirect=False)
                 key = f"{self.prefix}/{kind}/{j}/{self.name}"
-                self.arrived[j, kind] = deque(maxlen=KINDS[kind])
+                self.inbox[j, kind] = deque(maxlen=KINDS[kind])
                 self.subscribers.append(self.session.declare_subscriber(key, keep))
                 self.publishers[j, kind] = self.session.declare_publisher(
                     f"{self.prefix}/{kind}/{self.name}/{j}", **options
@@ -265,13 +265,13 @@ class ZenohTransport(Transport):
 
     def _keep(self, link: tuple[str, str], sample: Any) -> None:
         """Keep a packet until the next turn; newer ones overwrite it."""
-        kept = self.arrived.get(link)
+        kept = self.inbox.get(link)
         if kept is not None:  # none: the link is closed
             kept.append(Received(link[0], sample.payload.to_bytes(), time.monotonic()))
 
-    def receive(self) -> list[Received]:
+    def arrived(self) -> list[Received]:
         found = []
-        for kept in self.arrived.values():
+        for kept in self.inbox.values():
             while kept:
                 found.append(kept.popleft())
         return found
@@ -293,7 +293,7 @@ class ZenohTransport(Transport):
 
     def close(self) -> None:
         session, self.session, self.links = self.session, None, {}
-        self.subscribers, self.publishers, self.controls, self.arrived = [], {}, None, {}
+        self.subscribers, self.publishers, self.controls, self.inbox = [], {}, None, {}
         self.watchers = None
         if session is not None:
             session.close()
