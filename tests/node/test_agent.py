@@ -192,6 +192,7 @@ def test_a_warm_restart(tmp_path):
         ({"neighbours": {"a": Edge()}}, "its own neighbour"),
         ({"neighbours": {"b": Edge(edge_attr=[1.0])}}, "the edge to b"),
         ({"neighbours": {"b": Edge(weight=-1.0)}}, "weight -1.0"),
+        ({"features": [0.0, 1e300, 0.0], "precision": "float32"}, "at most 3.4e"),
         *(({"id": name}, "letters, digits") for name in ("", "a/b", "*", "a#b", "x" * 65)),
     ],
 )
@@ -200,6 +201,12 @@ def test_what_an_agent_refuses(change, words):
     options = {"features": [0.0, 1.0, 2.0], "id": "a"} | change
     with pytest.raises(SetupError, match=words):
         Agent(swarm.model, transport=swarm.network.endpoint("a"), **options)
+
+
+@pytest.mark.parametrize("change", [{"weight": "a"}, {"weight": None}, {"edge_attr": ["x"]}])
+def test_an_edge_has_numbers(change):
+    with pytest.raises(SetupError, match="expected a number, and numbers or None"):
+        Edge("1", **change)
 
 
 # -- what a hostile reader found -------------------------------------------------------------------

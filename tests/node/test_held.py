@@ -177,7 +177,5 @@ def test_what_has_no_answer_is_not_good():
     alone = node_models.of(ModelFile(config | {"act": "identity"}, wild, "0" * 16))
     inputs = drawn(model)
     diverging = alone.build_part(part_of(inputs, alone.encode))
-    piece = piece_of(
-        replace(diverging, slope=None), inputs.edge_index.numpy(), np.ones(9, dtype=bool)
-    )
+    piece = piece_of(diverging, inputs.edge_index.numpy(), np.ones(9, dtype=bool))
     assert not solve(piece, np.ones((1, 4, 9))).good

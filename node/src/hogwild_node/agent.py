@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import threading
 import time
 from collections import Counter
@@ -57,6 +56,7 @@ from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.packets import DATA, HELLO, U16, U32, BadPacket, Edge, Header, Link, behind
 from hogwild_node.registers import Reading, Registers, State, Work
+from hogwild_node.reports import NAME
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
 
@@ -71,7 +71,7 @@ LOOK = 0.1
 
 def _name(given: object) -> str:
     """The name of an agent; keys of networks are made of names."""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", str(given)):
+    if not NAME.fullmatch(str(given)):
         raise SetupError(
             f"an agent is named {str(given)!r}; expected up to 64 letters, digits, dots, "
             f"underscores and dashes"
@@ -108,7 +108,8 @@ class Agent:
         settle_after: Seconds of calm after which the agent says that it is settled: more than news
             takes to cross the graph, and more than ten turns or so: from a neighbour that has sent
             no data for half of this time no calm is known.
-        nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
+        nodes: The number of agents that can be reached, or any larger one, for the bound on the
+            error of these; ``None``: no bound is computed.
         h: Where to begin, [k]; by default where the model begins.
         clock: Gives the time in seconds.
     """
@@ -142,7 +143,7 @@ class Agent:
         self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
         self.rule_name = model.choose(rule)
         self.lease, self.settle_after = lease, settle_after
-        self.nodes = nodes
+        self.nodes, self.precision = nodes, precision
         self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (U32 - 1)
         self.revision, self._renewed = 0, -math.inf
         self._told: object = None  # what the last revision says
@@ -222,8 +223,7 @@ class Agent:
         for name, edge in neighbours.items():
             if _name(name) == self.id:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
-            attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
-            told = Neighbour(np.zeros(self.model.told_channels), 1.0, attr, edge.weight)
+            told = Neighbour(np.zeros(self.model.told_channels), 1.0, edge.edge_attr, edge.weight)
             try:
                 self.model.check(self.features, [told])
             except SetupError as error:
@@ -251,6 +251,13 @@ class Agent:
         except (TypeError, ValueError) as error:
             raise SetupError(f"the features are {features!r}; expected numbers") from error
         self.model.check(found, [])
+        most = np.finfo("float64" if self.precision == "float64" else "float32").max
+        if np.abs(found).max(initial=0.0) > most:
+            raise SetupError(
+                f"the features are {np.array2string(found, threshold=6)}, and packets with "
+                f"precision={self.precision!r} cannot hold embeddings of such features; expected "
+                f"at most {most:.2g}"
+            )
         return found.copy()
 
     def _start(self, h: Array) -> Array:

@@ -62,11 +62,7 @@ STILL = 4.0
 
 def profile_of(features: Array, edges: Mapping[str, Edge]) -> Profile:
     """The profile of an agent with these features [p] and edges."""
-    told = {}
-    for name, edge in edges.items():
-        attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
-        told[name] = (float(edge.weight), attr)
-    return Profile(features, told)
+    return Profile(features, {name: (e.weight, e.edge_attr) for name, e in edges.items()})
 
 
 class Ball:
@@ -234,15 +230,7 @@ class Balls(Work):
             )
         self.model, self.name = model, name
         self.format = Format(
-            model.name,
-            "balls",
-            model.told_channels,
-            0,
-            0,
-            0,
-            model.channels,
-            precision,
-            floods=True,
+            model.name, "balls", model.told_channels, 0, 0, 0, model.channels, precision, True
         )
         self.radius = math.inf if radius is None else radius
         self.ball = Ball(name, incarnation, self.radius, model.couples, self._read)

@@ -401,11 +401,10 @@ class ContractionModel(NodeModel):
     def build_part(self, part: Part) -> Contraction:
         edge, loop = part.renormalised()
         bias = self._encode(self._nodes(part.own))
-        act, slope, _ = NONEXPANSIVE[self.config["act"]]
+        act = NONEXPANSIVE[self.config["act"]].value
         if self.config["act"] == "leaky_relu":
-            options = {"negative_slope": self.config["negative_slope"]}
-            act, slope = partial(act, **options), partial(slope, **options)
-        return Contraction(self.tensors["matrix"][None], bias, edge, loop, act, slope)
+            act = partial(act, negative_slope=self.config["negative_slope"])
+        return Contraction(self.tensors["matrix"][None], bias, edge, loop, act)
 
 
 class GCNModel(NodeModel):

@@ -49,16 +49,16 @@ finds its neighbours. With certificates, only the one named by --controller may 
 """
 
 
-def text(given: Any, name: str) -> str:
+def text(given: Any, name: str, expected: str = "a text") -> str:
     """A text."""
     if not isinstance(given, str) or not given:
-        raise SetupError(f"{name} is {repr(given) if given else 'empty'}; expected a text")
+        raise SetupError(f"{name} is {repr(given) if given else 'empty'}; expected {expected}")
     return given
 
 
 def label(given: Any, name: str) -> str:
     """A name, which a file may write as a number."""
-    return text(str(given) if type(given) is int else given, name)
+    return text(str(given) if type(given) is int else given, name, "a name")
 
 
 def labels(given: Any, name: str) -> list[str]:

@@ -17,7 +17,6 @@ from hogwild.ops import gather
 from hogwild.rules import message_rule
 from hogwild.testing.problems import random_graph
 from hogwild_node.problems import Energy
-from hogwild_node.rules import mode
 
 # Of features; embeddings of 1 to more than 100. Far beyond, a search's decisions hang on rounding.
 SCALES = (1.0, 30.0)
@@ -135,14 +134,3 @@ def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
     simulation.step()
     assert counts == [8]
     assert float((simulation.h - before).abs().max()) < 1e-8 * float(before.abs().max())
-
-
-def test_nodes_that_are_done_are_cut_out(settled, monkeypatch):
-    """One node whose neighbours' messages say something new, among seven that are settled."""
-    simulation = on_torch(settled)  # where evaluations can be counted
-    simulation.rule.own[..., 3] += 1.0
-    counts = evaluations(monkeypatch)
-    simulation.step()
-    assert counts[0] == 8
-    assert 1 < len(counts) <= 1 + mode.PASSES
-    assert set(counts[1:]) == {1}
