@@ -23,7 +23,7 @@ from hogwild_node import model as node_models
 from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, save, saved, status
 from hogwild_node.errors import SetupError
-from hogwild_node.options import settings
+from hogwild_node.options import interval, settings
 from hogwild_node.soft import QUICK
 
 MODELS = {
@@ -207,6 +207,25 @@ def test_what_an_agent_refuses(change, words):
 def test_an_edge_has_numbers(change):
     with pytest.raises(SetupError, match="expected a number, and numbers or None"):
         Edge("1", **change)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("20ms", (0.02, 0.02)), ("0.02", (0.02, 0.02)), ("15ms,25ms", (0.015, 0.025)), (0, (0, 0)),
+        ([0.015, 0.025], (0.015, 0.025)), ("1s", (1.0, 1.0)), ("500us, 2ms", (0.0005, 0.002)),
+    ],
+)  # fmt: skip
+def test_times_as_people_write_them(given, expected):
+    assert interval(given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "20 parsecs", "25ms,15ms", "1,2,3", "-1", "nan", None, [], "1.2.3"]
+)
+def test_what_is_no_time_is_refused(given):
+    with pytest.raises(SetupError, match="expected a time such as 20ms"):
+        interval(given)
 
 
 # -- what a hostile reader found -------------------------------------------------------------------

@@ -13,8 +13,7 @@ number; neighbours accept any *different* one, because a robot's clock may start
 
 *Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
 not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
-and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last packet of a silent
-neighbour should stay, the lease is long.
+and names it in :attr:`~hogwild_node.registers.Reading.silent`.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
 far as news has come:
@@ -22,14 +21,14 @@ far as news has come:
 .. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
 
 with :math:`u_i` the last time at which the agent itself was unsettled and :math:`a_j` the age of
-the last packet from j, at most a quarter of ``settle_after``. From a neighbour that has sent no
-data for half of ``settle_after`` the agent knows no calm: :math:`c_j + a_j` is zero. So is
-:math:`c_i` as long as a neighbour that takes part has not confirmed the agent's features and
-degree. Clocks differ: an age is measured against the least transit time
-seen on that link, so that calm is rather underestimated. The packet to j leaves out what came from
-j: old news that returned to its origin would lose the transit times of the way there and back, and
-calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
-*settled* when it has been calm for longer than news takes to cross the graph (``settle_after``).
+the last packet from j, at most a quarter of ``settle_after``. Nothing is known (:math:`c_j + a_j`
+is zero) of a neighbour that has sent no data for half of ``settle_after``, and :math:`c_i` is zero
+as long as a neighbour that takes part has not confirmed the agent's features and degree. Clocks
+differ: an age is measured against the least transit time seen on that link, so that calm is rather
+underestimated. The packet to j leaves out what came from j: old news that returned to its origin
+would lose the transit times of the way there and back, and calm would grow more slowly than time.
+An agent is *settled* when it has been calm for longer than news takes to cross the graph
+(``settle_after``).
 
 *Threads.* :meth:`Agent.read` and :meth:`Agent.set_features` never wait, and
 :meth:`Agent.set_neighbours` waits for the end of a turn. All three may be called from any thread
@@ -45,7 +44,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -280,7 +278,8 @@ class Agent:
                 arrived = now if received.at is None else received.at
                 self._receive(received.sender, received.raw, arrived)
             self._meet(now, told)
-            ready = self._ready(now)
+            # An update without a neighbour is of another graph: all have a lease's time to answer.
+            ready = now - self.begun > self.lease or len(self.members) == len(self.links)
             if ready and self.work.forwards:
                 self._send(now)
             if ready:
@@ -290,12 +289,6 @@ class Agent:
                 self._send(now)
             self._see(now, features)  # not later: nobody was heard during a long update
             return ready
-
-    def _ready(self, now: float) -> bool:
-        """Whether all neighbours take part, or have had their time: an update without a neighbour
-        is of another graph."""
-        complete = all(self._takes_part(link) for link in self.links.values())
-        return complete or now - self.begun > self.lease
 
     def _meet(self, now: float, features: Array) -> None:
         """Who takes part, and what that changes."""
@@ -403,15 +396,15 @@ class Agent:
         try:
             if link is None:
                 raise BadPacket("stranger")
-            take = partial(self._take, sender)
+
+            def take(incarnation: int, body: bytes) -> None:
+                self.work.hear(sender, incarnation, body, self.now)
+
             link.hear(raw, self.format, arrived, lease=self.lease, me=me, take=take)
             self.counts["received"] += 1
         except BadPacket as bad:
             self.counts["dropped"] += 1
             self.counts[f"dropped: {bad}"] += 1
-
-    def _take(self, sender: str, incarnation: int, body: bytes) -> None:
-        self.work.hear(sender, incarnation, body, self.now)
 
     # -- reading -----------------------------------------------------------------------------------
 

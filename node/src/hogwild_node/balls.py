@@ -289,20 +289,16 @@ class Balls(Work):
     def trouble(self) -> str | None:
         # Reports beyond the room may not even come: neighbours have no room for them either.
         if not self.flood.crowded and (self.ball.full or len(self.flood.reports) < self.flood.room):
-            return self._unsolved
+            if self.solved is None or self.solved.good:
+                return None
+            return (
+                "its solve did not arrive, so it keeps its last answer; expected features of all "
+                "nodes about as large as in training"
+            )
         return (
             f"there are more nodes than the {self.flood.room} of which it keeps reports, and it "
             f"solves for some of them only; expected the same --radius at all agents, small enough "
             f"that no ball has more"
-        )
-
-    @property
-    def _unsolved(self) -> str | None:
-        if self.solved is None or self.solved.good:
-            return None
-        return (
-            "its solve did not arrive, so it keeps its last answer; expected features of all nodes "
-            "about as large as in training"
         )
 
     # -- an update ---------------------------------------------------------------------------------

@@ -76,28 +76,23 @@ def trial_of(found: dict[str, Any]) -> Trial | None:
 
 def status(agent: Agent) -> str:
     """The agent's state as one line of JSON."""
-    reading = agent.read()
-    return json.dumps(
-        {
-            "time": time.time(), "id": agent.id, "neighbours": list(agent.links),
-            "addresses": [link.edge.address for link in agent.links.values()],
-            "h": reading.h.tolist(),
-            "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
-            "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
-            "still": agent.clock() - agent.unsettled,
-            "updates": reading.updates, "turns": agent.turns, "silent": reading.silent,
-            "staleness": _finite(reading.staleness),
-            "packets": agent.counts["packets"], "bytes": agent.counts["bytes"],
-            "received": agent.counts["received"], "dropped": agent.counts["dropped"],
-            "reasons": {
-                name.partition(": ")[2]: count
-                for name, count in agent.counts.items()
-                if name.startswith("dropped: ")
-            },
-            "restarts": agent.work.restarts,
-            "knows": reading.knows, "whole": reading.whole,
-        }
-    )  # fmt: skip
+    told: dict[str, Any] = {
+        "time": time.time(), "id": agent.id, "neighbours": list(agent.links),
+        "addresses": [link.edge.address for link in agent.links.values()],
+        "still": agent.clock() - agent.unsettled, "turns": agent.turns,
+        "restarts": agent.work.restarts,
+        "reasons": {
+            name.partition(": ")[2]: count
+            for name, count in agent.counts.items()
+            if name.startswith("dropped: ")
+        },
+    }  # fmt: skip
+    told |= {name: agent.counts[name] for name in ("packets", "bytes", "received", "dropped")}
+    for name, value in vars(agent.read()).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            value = None
+        told[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return json.dumps(told)
 
 
 class Trace:
@@ -128,10 +123,6 @@ class Every:
             return False
         self.due = time.monotonic() + self.seconds
         return True
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
 
 
 def run(found: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ from functools import cached_property
 import numpy as np
 
 from hogwild_node.local import LocalEnergy, LocalMap, LocalQuadratic
-from hogwild_node.ops import Array
+from hogwild_node.ops import NUMPY, Array
 from hogwild_node.star import Star
 
 MOST = 1000
@@ -127,17 +127,8 @@ def _told(piece: Piece, h: Array, value: Array, arrived: bool, noise: float) -> 
 
 def _gradient(piece: Piece, own: Array, toward: Array) -> Array:
     """The gradient of the sum of all energies, [1, k, n]; zero at held nodes."""
-    total = own + _scatter(toward, piece.src, piece.star.size)
+    total = own + NUMPY.collect(toward, piece.src, piece.star.size)
     return np.where(piece.free, total, 0.0)
-
-
-def _scatter(x: Array, index: Array, size: int) -> Array:
-    out = np.zeros((*x.shape[:-1], size), x.dtype)
-    if index.size:
-        rows = x.reshape(-1, x.shape[-1])
-        flat = [np.bincount(index, row, size) for row in rows]
-        out = np.stack(flat).reshape(out.shape)
-    return out
 
 
 def _hessian(piece: Piece, q: LocalQuadratic) -> Array:
@@ -206,7 +197,7 @@ def _minimise(piece: Piece, energy: LocalEnergy, h: Array, each: Callable[[], No
 
 def _scale(piece: Piece, q: LocalQuadratic, h: Array) -> float:
     """The size of the terms that cancel in an entry of the gradient."""
-    terms = np.abs(q.own) + _scatter(np.abs(q.toward), piece.src, piece.star.size)
+    terms = np.abs(q.own) + NUMPY.collect(np.abs(q.toward), piece.src, piece.star.size)
     bent = np.abs(q.b).sum(2).max(initial=0.0) * np.abs(h).max(initial=0.0)
     return float(terms.max(initial=0.0) + bent)
 

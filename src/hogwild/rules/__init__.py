@@ -114,13 +114,9 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
     steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
-    if step != "auto" and not any(rule.stepping for rule in known.values()):
-        raise ConfigError(
-            f"step={step!r} was given for a model whose rule, {next(iter(known))!r}, has no step "
-            f"size; expected step='auto'"
-        )
     if rule == "auto":
-        return next(name for name, found in known.items() if step == "auto" or found.stepping)
+        usable = [name for name, found in known.items() if step == "auto" or found.stepping]
+        rule = [*usable, *known][0]
     found = about(rule)
     if rule not in known:
         raise ConfigError(
@@ -128,8 +124,8 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
         )
     if not found.takes(step):
         raise ConfigError(
-            f"step={step!r} was given with rule={rule!r}, which has no step size; "
-            f"expected step='auto'"
+            f"step={step!r} was given with rule={rule!r}, which has no step size; expected "
+            f"step='auto'"
         )
     return rule
 

@@ -97,15 +97,6 @@ def test_a_run_is_the_same_alone_and_among_others(variant):
     same(simulate(model, data, **options).h[0], simulate(model, data, runs=3, **options).h[0])
 
 
-@pytest.mark.parametrize("variant", ["edge", "node", "heads"])
-def test_a_graph_is_the_same_alone_and_in_a_batch(variant):
-    torch.manual_seed(0)
-    model, graphs = VARIANTS[variant]().double(), [graph_of(n, 1.0, n) for n in (6, 3, 9)]
-    options = {"rule": "messages", "ticks": 15, "tol": None, "stagger": 1, "delay": 0}
-    together = simulate(model, Batch.from_data_list(graphs), **options)
-    same(together.h[:, :6], simulate(model, graphs[0], **options).h)
-
-
 def evaluations(monkeypatch):
     """Counts of nodes whose energy was modelled to second order, call by call."""
     counts = []

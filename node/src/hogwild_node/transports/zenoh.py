@@ -129,7 +129,7 @@ class ZenohTransport(Transport):
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
         plain = "tcp" if self.certificates is None else "tls"
-        there = [endpoint(text, f"neighbour {j}", plain) for j, text in neighbours.items() if text]
+        there = [endpoint(text, f"neighbour {j}", plain) for j, text in neighbours.items()]
         here = endpoint(self.listen, "the agent", plain)
         if self.certificates is not None and not all(x.startswith("tls/") for x in (here, *there)):
             raise SetupError(
@@ -195,8 +195,6 @@ class ZenohTransport(Transport):
         }  # fmt: skip
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
-        for text, whose in ((self.listen, "the agent"), *((a, n) for n, a in neighbours.items())):
-            endpoint(text, whose if whose == "the agent" else f"neighbour {whose}")
         if self.session is not None and dict(neighbours) == self.links:
             return
         config = self._config(neighbours)
