@@ -7,7 +7,6 @@ from kernel_cases import needs_library
 
 from hogwild.errors import GraphError
 from hogwild.models import Readout
-from hogwild.models import readout as reading
 
 pytestmark = needs_library
 
@@ -25,7 +24,7 @@ def case(pool, replicas, transposed=False, dtype=torch.float64, widths=(4, 3), *
 
 
 def on_torch(net, h, batch, size):
-    return reading._on_torch(net.node, net.graph, h, batch, size)
+    return net.on_torch(net.node, net.graph, h, batch, size)
 
 
 def gradients(out, net, h, **options):

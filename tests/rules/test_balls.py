@@ -18,7 +18,6 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
-from hogwild.problems import energy
 from hogwild.rules import rule_for
 from hogwild.rules.balls import LARGEST, BallsRule, usual_radius
 from hogwild.solvers import Newton
@@ -147,10 +146,7 @@ def test_problems_whose_pieces_are_not_known_are_refused():
         simulated(problem, None, ticks=5)
 
 
-def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
-    """The pieces of a large energy are those of the same energy in memory."""
-    monkeypatch.setattr(energy, "LARGE", {"cpu": 0})
-    monkeypatch.setattr(energy, "BLOCK_EDGES", 5)
+def test_an_energy_whose_model_says_no_widths():
     torch.manual_seed(0)
     graph = random_graph([9], seed=1)
     conv = hogwild.EnergyConv(3, solver=Newton(linear="cg")).to(**DOUBLE)
@@ -158,7 +154,6 @@ def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
     with torch.no_grad():
         problem = conv.problem(inputs).detach()
         answer = conv.embed(inputs).value.mT
-    assert len(problem.blocks) > 1
     assert problem.numbers_per_node_and_edge == (3, 0)
     done = simulated(problem, None, ticks=40)
     torch.testing.assert_close(done.h[0], answer, rtol=0, atol=1e-6)

@@ -18,14 +18,13 @@ WORKERS, INFER = "workers", "cluster/inference.py:infer"
     *TRAINED,
     argument(
         "graph",
-        "a file with a graph (npz, parquet, csv, txt, pt), or a folder with a graph in parts",
+        "a file with a graph (npz, pt), or a folder of .npy files, or with a graph in parts",
     ),
     *taken(INFER, "workers", WORKERS),
     *taken(INFER, "address", WORKERS, metavar="HOST:PORT"),
     *taken(INFER, "cpus gpus restarts", WORKERS),
     *taken(INFER, "partition", WORKERS, choices=("auto", "metis", "search")),
     *taken(INFER, "overlap", WORKERS, default=8),
-    *taken(INFER, "barriers", WORKERS),
     *taken(INFER, "tol seconds seed", RUNS),
     Option("quiet", "bool", False, "no progress", RUNS),
     Option(

@@ -189,12 +189,8 @@ def simulate(options: Options) -> Outcome:
       hogwild simulate runs/chains --record schedule.npz --json
       hogwild simulate runs/chains --replay schedule.npz
     """
-    from hogwild.executors.run import looks
-
     found = chosen(options)
     given = passed(options, hogwild.simulate)
-    if options.plot is not None and options.history is None:
-        given["history"] = [t for t in range(options.ticks) if looks(t)]  # which costs nothing
     seen = hogwild.simulate(found.model, found.some(), **given)
     data = {
         "model": found.name,
@@ -207,7 +203,7 @@ def simulate(options: Options) -> Outcome:
         "seconds": seen.seconds,
         "deadlines": seen.deadlines.as_dict(),
     }
-    if options.history is not None and seen.history is not None:
+    if seen.history is not None:
         data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}
     return found.outcome(seen, data, bool(seen.converged.all()))
 

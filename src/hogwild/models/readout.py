@@ -8,9 +8,9 @@ training step on small graphs has a dozen of them. The compiled library computes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -46,7 +46,6 @@ from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP, items
 from hogwild_node.networks import mlp
 
-Network = Callable[[Tensor], Tensor]
 POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
     "mean": global_mean_pool, "add": global_add_pool, "sum": global_add_pool,
     "max": global_max_pool,
@@ -145,72 +144,38 @@ class Readout(nn.Module, metaclass=Called):
         return f"Readout({', '.join(sizes + given)})"
 
     def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
+        """``size`` is the number of graphs; ``None``: read from ``batch``."""
         if self.norm is not None:
             rows = self.norm(h.mT if h.dim() == 3 else h.mT.unsqueeze(0)).mT
             h = rows if h.dim() == 3 else rows[0]
-        pool = "sum" if self.pool == ATTENTION else self.pool or "mean"
-        return read(self.node, self.graph, h, batch, size, pool, self.score)
+        compiled = Reading.of(self, h, batch, size)
+        if compiled is None:
+            return self.on_torch(self.node, self.graph, h, batch, size)
+        if not (h.is_contiguous() or h.mT.is_contiguous()):
+            h = h.contiguous()  # gradients are laid out like h
+        out: Tensor = applied(_Read, compiled, h, *compiled.parameters)
+        return out
 
-
-def read(
-    node: MLP,
-    graph: MLP | None,
-    h: Tensor,
-    batch: Tensor | None = None,
-    size: int | None = None,
-    pool: str = "mean",
-    score: MLP | None = None,
-) -> Tensor:
-    """Predictions of nodes, [(R,) N, out], or with ``graph`` of graphs, [(R,) G, out].
-
-    Args:
-        node: The perceptron on nodes.
-        graph: The perceptron on the mean of the nodes' outputs in every graph, or ``None``.
-        h: The embeddings, [(R,) N, k].
-        batch: The graph of every node, [N]; ``None``: there is one graph.
-        size: Number of graphs; ``None``: read from ``batch``.
-        pool: One of :data:`POOLS`.
-        score: The scores [(R,) N, 1] of nodes, whose softmax over a graph weighs the nodes' outputs
-            before they are pooled; ``None``: they are not weighed.
-    """
-    networks = (node,) if graph is None else (node, graph)
-    native = library()
-    plain = h.is_cpu and all(
-        unheard(net, MLP) and not (net.training and net.dropout) for net in networks
-    )
-    if native is not None and plain and not watched() and pool == "mean" and score is None:
-        given = [p for net in networks for p in _parameters(net)]
-        fits = _fits(networks, h, given)
-        named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
-        if fits and named:
-            return _read(native, networks, h, given, batch, size)
-    return _on_torch(node, graph, h, batch, size, pool, score)
-
-
-def _on_torch(
-    node: Network,
-    graph: Network | None,
-    h: Tensor,
-    batch: Tensor | None,
-    size: int | None,
-    pool: str = "mean",
-    score: Network | None = None,
-) -> Tensor:
-    y = node(h)
-    if graph is None:
-        return y
-    if score is not None:
-        s = score(h)
-        y = y * (s.softmax(-2) if batch is None else softmax(s, batch, num_nodes=size, dim=-2))
-    if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
-        whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
-        return graph(whole.get(pool, y.sum)(-2, keepdim=True))
-    return graph(POOLS[pool](y, batch, size))
-
-
-def _parameters(net: MLP) -> list[Tensor]:
-    """All weights, then all biases."""
-    return [p for group in (net.weight, net.bias) for p in items(group)]
+    def on_torch(
+        self,
+        node: Callable[[Tensor], Tensor],
+        graph: Callable[[Tensor], Tensor] | None,
+        h: Tensor,
+        batch: Tensor | None,
+        size: int | None,
+    ) -> Tensor:
+        """The predictions, by two networks that compute what those of the readout compute."""
+        y = node(h)
+        if graph is None:
+            return y
+        pool = "sum" if self.score is not None else str(self.pool)
+        if self.score is not None:
+            s = self.score(h)
+            y = y * (s.softmax(-2) if batch is None else softmax(s, batch, num_nodes=size, dim=-2))
+        if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
+            whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
+            return graph(whole.get(pool, y.sum)(-2, keepdim=True))
+        return graph(POOLS[pool](y, batch, size))
 
 
 @lru_cache(maxsize=64)
@@ -224,49 +189,80 @@ def _shapes(lead: tuple[int, ...], *networks: tuple[int, ...]) -> tuple[list[tor
     return shapes, sum(shape.numel() for shape in shapes)
 
 
-def _fits(networks: Sequence[MLP], h: Tensor, given: Sequence[Tensor]) -> bool:
-    """Whether the compiled readout takes these tensors, and is faster than torch."""
-    node = networks[0]
-    lead = () if node.replicas is None else (node.replicas,)
-    shapes, numbers = _shapes(lead, *(net.channels for net in networks))
-    return (
-        h.shape[:-2] == lead
-        and h.dim() > 1
-        and type(h) in (Tensor, nn.Parameter)
-        and h.size(-1) == node.channels[0]
-        and h.dtype in (torch.float32, torch.float64)
-        and h.size(-2) * numbers <= SMALL
-        and readable(given, h.dtype)
-        and [p.shape for p in given] == shapes
-    )
-
-
-def _names_graphs(batch: Tensor, h: Tensor) -> bool:
-    return batch.dtype == torch.long and batch.shape == (h.size(-2),) and batch.is_contiguous()
-
-
 @dataclass(frozen=True)
 class Reading:
     """A readout that is compiled.
 
     Attributes:
         native: The compiled library.
-        networks: The perceptrons, of nodes and, if graphs are predicted, of graphs.
-        shape: What ``source/library.cpp`` is told of the sizes.
+        readout: The readout.
+        networks: Its perceptrons, of nodes and, if graphs are predicted, of graphs.
         batch: The graph of every node, [N], or ``None``.
         graphs: Number of graphs; ``None``: nodes are predicted.
     """
 
     native: Library
+    readout: Readout
     networks: tuple[MLP, ...]
-    shape: bytes
     batch: Tensor | None
     graphs: int | None
 
+    @classmethod
+    def of(
+        cls, readout: Readout, h: Tensor, batch: Tensor | None, size: int | None
+    ) -> Reading | None:
+        """The compiled readout; ``None`` where torch computes it."""
+        native, node, graph = library(), readout.node, readout.graph
+        networks = (node,) if graph is None else (node, graph)
+        if native is None or watched() or not h.is_cpu or readout.pool not in (None, "mean"):
+            return None
+        if any(net.drops or not unheard(net, MLP) for net in networks):
+            return None
+        found = cls(native, readout, networks, batch, None)
+        n = h.size(-2)
+        named = n > 0 or graph is None
+        if batch is not None:
+            named = (batch.dtype, batch.shape) == (torch.long, (n,)) and batch.is_contiguous()
+        if not named or not found.takes(h, found.parameters):
+            return None
+        if graph is None:
+            return found
+        if batch is not None and size is None:
+            size = int(batch.max()) + 1 if n else 0
+        return replace(found, graphs=1 if batch is None else size)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Of every network all weights, then all biases."""
+        groups = [group for net in self.networks for group in (net.weight, net.bias)]
+        return [p for group in groups for p in items(group)]
+
+    def takes(self, h: Tensor, parameters: Sequence[Tensor]) -> bool:
+        """Whether the compiled code takes these tensors, and is faster than torch."""
+        node = self.networks[0]
+        lead = () if node.replicas is None else (node.replicas,)
+        shapes, numbers = _shapes(lead, *(net.channels for net in self.networks))
+        return (
+            h.shape[:-2] == lead
+            and h.dim() > 1
+            and type(h) in (Tensor, nn.Parameter)
+            and h.size(-1) == node.channels[0]
+            and h.dtype in (torch.float32, torch.float64)
+            and h.size(-2) * numbers <= SMALL
+            and readable(parameters, h.dtype)
+            and [p.shape for p in parameters] == shapes
+        )
+
     def call(self, name: str, h: Tensor, given: Sequence[Tensor], *rest: Tensor | None) -> None:
-        """Call a function of the library."""
+        """Call a function of the library, with the sizes that ``source/library.cpp`` expects."""
+        graphs = -1 if self.graphs is None else self.graphs
+        numbers = [1 if h.dim() == 2 else h.size(0), h.size(-2), graphs]
+        numbers += [0 if h.dim() == 2 else h.stride(0), h.stride(-2), h.stride(-1)]
+        second = [0] * (self.graphs is None)  # there is no second network
+        numbers += [len(net.channels) - 1 for net in self.networks] + second
+        numbers += [w for net in self.networks for w in net.channels] + second
         failed, why = self.native.call(
-            name, self.shape, self.networks[0].negative_slope, addresses(given),
+            name, integers(numbers), self.networks[0].negative_slope, addresses(given),
             h.dtype == torch.float32, address(h), address(self.batch), *map(address, rest),
         )  # fmt: skip
         if failed == 2:
@@ -275,40 +271,13 @@ class Reading:
 
     def on_torch(self, h: Tensor, *given: Tensor) -> Tensor:
         """The same predictions by operations that autograd differentiates again."""
-        functions, at = [], 0
+        functions, left = [], iter(given)
         for net in self.networks:
             n = len(net.channels) - 1
-            weight, bias = given[at : at + n], given[at + n : at + 2 * n]
-            functions.append(partial(mlp, weights=weight, biases=bias, slope=net.negative_slope))
-            at += 2 * n
+            weights, biases = list(islice(left, n)), list(islice(left, n))
+            functions.append(partial(mlp, weights=weights, biases=biases, slope=net.negative_slope))
         graph = functions[1] if len(functions) > 1 else None
-        return _on_torch(functions[0], graph, h, self.batch, self.graphs)
-
-
-def _read(
-    native: Library,
-    networks: tuple[MLP, ...],
-    h: Tensor,
-    given: Sequence[Tensor],
-    batch: Tensor | None,
-    size: int | None,
-) -> Tensor:
-    if not (h.is_contiguous() or h.mT.is_contiguous()):
-        h = h.contiguous()  # gradients are laid out like h
-    graphs = None
-    if len(networks) > 1:
-        graphs = 1 if batch is None else size
-        if graphs is None:
-            graphs = int(batch.max()) + 1 if h.size(-2) else 0  # type: ignore[union-attr]
-    numbers = [1 if h.dim() == 2 else h.size(0), h.size(-2), -1 if graphs is None else graphs]
-    numbers += [0 if h.dim() == 2 else h.stride(0), h.stride(-2), h.stride(-1)]
-    layers = [len(net.channels) - 1 for net in networks]
-    widths = [w for net in networks for w in net.channels]
-    numbers += [*layers, *widths] if graphs is not None else [*layers, 0, *widths, 0]
-    found: Tensor = applied(
-        _Read, Reading(native, networks, integers(numbers), batch, graphs), h, *given
-    )
-    return found
+        return self.readout.on_torch(functions[0], graph, h, self.batch, self.graphs)
 
 
 class _Read(torch.autograd.Function):
@@ -329,7 +298,7 @@ class _Read(torch.autograd.Function):
         h, *given = ctx.saved_tensors
         wanted: Sequence[bool] = ctx.needs_input_grad[1:]
         # Nobody counts what is assigned to `.data` since the forward pass.
-        same = (h.shape, h.stride()) == ctx.layout and _fits(reading.networks, h, given)
+        same = (h.shape, h.stride()) == ctx.layout and reading.takes(h, given)
         if recorded(grad) or not same:
             return None, *by_torch(reading.on_torch, (h, *given), wanted, grad)
         into = torch.empty_like(h) if wanted[0] else None

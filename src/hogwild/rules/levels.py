@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.engines.rules import RuleKernel, kernel_of
+from hogwild.engines import updates_for
+from hogwild.engines.base import Updates
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
 from hogwild_node.rules import CachingRule, FixedPointRule, OverwritingRule, ResendingRule, Rule
@@ -127,19 +127,19 @@ class StackRule(Rule):
         self.problem, self.rules = problem, list(rules)
         self.everyone, self.channels = problem.graph.everyone, problem.channels
         self.letter_width = sum(rule.letter_width for rule in self.rules)
-        self.kernels: list[RuleKernel] = []
+        self.kernels: list[Updates] = []
 
     def compile(self) -> str:
         """From now on make the updates of all levels in compiled code, if that knows the rules of
         all of them. Call it after :meth:`begin`. Returns how updates are made."""
         self.kernels, found = [], []
         for rule, own in zip(self.rules, self.own, strict=True):
-            kernel = kernel_of(rule, self.problem.graph, own)
+            kernel = updates_for(rule, self.problem.graph, own)
             if isinstance(kernel, str):
                 return f"torch: {kernel}"
             found.append(kernel)
         self.kernels = found
-        return f"compiled ({found[0].native.instructions}, packets on torch)"
+        return f"{found[0].path}, packets on torch"
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"kernels": []}  # compiled code knows addresses
@@ -194,7 +194,7 @@ class StackRule(Rule):
         widths = [rule.letter_width for rule in self.rules]
         post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
         letters: list[Tensor | None] = []
-        updating: Sequence[Rule | RuleKernel] = self.kernels or self.rules
+        updating: Sequence[Rule | Updates] = self.kernels or self.rules
         for level, rule in enumerate(updating):
             self._pose(level)
             own[level], letter = rule.update(own[level], heard[level], post[level], at)
