@@ -84,7 +84,7 @@ def test_a_settled_agent_rests_and_wakes(precision):
     assert swarm.agents[0].updates > after[0][0]
 
 
-def test_word_of_calm_does_not_lag_behind_slow_links():
+def test_news_of_calm_does_not_lag_behind_slow_links():
     """Links that are slower than turns: calm still grows as fast as time."""
     swarm = Swarm(MODELS["messages"](), chain(5), 5, delay=(0.3, 0.3), lease=5.0)
     swarm.run(25.0)
@@ -232,7 +232,7 @@ def test_what_is_no_time_is_refused(given):
 
 
 def test_a_link_that_works_one_way_takes_no_part():
-    """Nobody settles on the last words of a neighbour that no longer hears."""
+    """Nobody settles on the last packets of a neighbour that no longer hears."""
     swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(3), 3, lease=1.5)
     swarm.run(6.0)
     real = swarm.network.post

@@ -143,7 +143,7 @@ def test_packets_have_a_size_and_a_number():
     assert (200, "a") in other.reports
 
 
-def test_unconfirmed_words_fill_packets_that_go_anyway():
+def test_unconfirmed_reports_fill_packets_that_go_anyway():
     one, other = flood("a"), flood("b")
     one.report(0, b"first", 0.0)
     tell(one, other, 0.0)
@@ -203,7 +203,7 @@ def test_the_last_count_ends_nobody():
     assert after((LAST, U32 - 1), 5) == (LAST, U32 - 1)
 
 
-def test_a_newcomer_is_told_other_words_at_every_turn():
+def test_a_newcomer_is_told_other_reports_at_every_turn():
     """As long as no round trip is known, what is under way is not sent again at once."""
     one = flood("a")
     for kind in range(100):
@@ -390,7 +390,7 @@ def test_room_is_made_for_newcomers(monkeypatch):
     assert any(agent.work.flood.memory for agent in swarm.agents.values())
 
 
-def test_words_that_were_refused_come_once_there_is_room(monkeypatch):
+def test_reports_that_were_refused_come_once_there_is_room(monkeypatch):
     """Some die just after room was made, and then nothing happens any more."""
     monkeypatch.setattr("hogwild_node.balls.LARGEST", 5)
     swarm = swarm_of("edge", chain(7), 7, lease=1.0)

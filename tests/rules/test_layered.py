@@ -62,7 +62,7 @@ def test_exact_under_long_outages(rule, impairment):
 
 
 @pytest.mark.parametrize("impairments", [(), HARSH], ids=["calm", "harsh"])
-def test_caching_is_as_fast_as_word_travels(impairments):
+def test_caching_is_as_fast_as_news_travels(impairments):
     """A node's layer ℓ is right as soon as it has heard its neighbours' right values of layer ℓ,
     and not before: at every tick, at every node, as the schedule's light cone says."""
     torch.manual_seed(0)

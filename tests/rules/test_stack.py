@@ -212,7 +212,7 @@ def test_neighbours_shares_add_up_to_the_row_bounds(options):
 
 
 def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
-    """Once the level below stands still, and word of it has got round, the step is
+    """Once the level below stands still, and news of it has got round, the step is
     θ / ((½ + D') r) with the row bounds at those features."""
     torch.manual_seed(0)
     model, graphs, age = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((7,)), 9

@@ -124,14 +124,13 @@ def edges(given: Any, name: str = "neighbours") -> dict[str, Edge]:
                 f"neighbour {neighbour} is {entry!r}; expected a table with address, and weight "
                 f"and edge_attr where they are needed"
             )
-        attr, address = entry.get("edge_attr"), entry.get("address")
-        if address is not None and not isinstance(address, str):
-            raise SetupError(
-                f"neighbour {neighbour} has the address {address!r}; expected HOST:PORT"
-            )
+        where = entry.get("address")
+        if where is not None and not isinstance(where, str):
+            raise SetupError(f"neighbour {neighbour} has the address {where!r}; expected HOST:PORT")
         (weight,) = numbers([entry.get("weight", 1.0)], f"weight of neighbour {neighbour}")
+        attr = entry.get("edge_attr")
         attr = None if attr is None else numbers(attr, f"edge_attr of neighbour {neighbour}")
-        out[str(neighbour)] = Edge(address, attr, weight)
+        out[str(neighbour)] = Edge(where, attr, weight)
     return out
 
 

@@ -127,11 +127,11 @@ class Node:
         """The time on its clock."""
         return TURN * self.turns
 
-    def tell_of(self, told: Told, described: tuple[int, int]) -> None:
+    def tell_of(self, told: Told, widths: tuple[int, int]) -> None:
         """Tell this of itself from now on, in a profile of as many bytes as that of an agent whose
         node and edges have so many features."""
-        self.told, attr = told, np.zeros(described[1]) if described[1] else None
-        features = np.zeros(described[0])
+        self.told, attr = told, np.zeros(widths[1]) if widths[1] else None
+        features = np.zeros(widths[0])
         features[:1] = self.editions[PROFILE] = self.editions[PROFILE] + 1
         self.profile = Profile(features, {name: (1.0, attr) for name in told.edges}).write()
 
@@ -178,7 +178,7 @@ class BallsRule(Rule):
         self.problem, self.graph, self.solver = problem, graph, HeldSolver(problem)
         self.everyone, self.channels = graph.everyone, problem.channels
         self.radius = math.inf if radius is None else radius
-        self.couples, self.described = couples(problem), problem.numbers_per_node_and_edge
+        self.couples, self.widths = couples(problem), problem.numbers_per_node_and_edge
         if any(count.sum() > MOST for count in reached(graph, self.radius + self.couples)):
             raise AsynchronyError(
                 f"the nodes would keep more than {MOST:,} reports with rule='balls' on these "
@@ -224,7 +224,7 @@ class BallsRule(Rule):
 
     def _born(self, told: Told, life: int) -> Node:
         node = Node(str(told.node - self.first[told.node]), life, self.radius, self.couples)
-        node.tell_of(told, self.described)
+        node.tell_of(told, self.widths)
         return node
 
     def _features(self, i: int) -> Tensor | None:
@@ -247,7 +247,7 @@ class BallsRule(Rule):
         for i, node in enumerate(self.nodes):
             x, told = self._features(i), node.told.x
             if x is not None and told is not None and not torch.equal(x, told):
-                node.tell_of(replace(node.told, x=x), self.described)
+                node.tell_of(replace(node.told, x=x), self.widths)
 
     # -- packets -----------------------------------------------------------------------------------
 

@@ -118,10 +118,14 @@ class ZenohTransport(Transport):
         self.controller = controller
         self.name, self.prefix = name, f"hogwild/{model}"
         self.listen, self.certificates, self.lease = listen, certificates, lease
+        self.told = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """There is no session, and nothing of one."""
         self.session: Any = None
         self.controls: Any = None
         self.watchers: Any = None
-        self.told = 0.0
         self.links: dict[str, str | None] = {}
         self.subscribers: list[Any] = []
         self.inbox: dict[tuple[str, str], deque[Received]] = {}
@@ -246,6 +250,7 @@ class ZenohTransport(Transport):
         assert where is not None  # else the address was refused
         if self.certificates is not None:
             return self.certificates.refusal(*where, name)
+
         from hogwild_node.transports.tls import wants_certificates  # ssl costs two megabytes
 
         if protocol == "tcp" and wants_certificates(*where):
@@ -254,12 +259,9 @@ class ZenohTransport(Transport):
 
     def send(self, to: str, raw: bytes, *, hello: bool) -> None:
         publisher = self.publishers.get((to, "hello" if hello else "data"))
-        if publisher is None:
-            return
-        try:
-            publisher.put(raw)
-        except self.zenoh.ZError:
-            return  # lost, as any packet may be
+        if publisher is not None:
+            with contextlib.suppress(self.zenoh.ZError):  # lost, as any packet may be
+                publisher.put(raw)
 
     def _keep(self, link: tuple[str, str], sample: Any) -> None:
         """Keep a packet until the next turn; newer ones overwrite it."""
@@ -268,11 +270,7 @@ class ZenohTransport(Transport):
             kept.append(Received(link[0], sample.payload.to_bytes(), time.monotonic()))
 
     def arrived(self) -> list[Received]:
-        found = []
-        for kept in self.inbox.values():
-            while kept:
-                found.append(kept.popleft())
-        return found
+        return [kept.popleft() for kept in self.inbox.values() for _ in range(len(kept))]
 
     def control(self) -> list[bytes]:
         found: list[bytes] = []
@@ -290,8 +288,7 @@ class ZenohTransport(Transport):
                 self.watchers.put(line())
 
     def close(self) -> None:
-        session, self.session, self.links = self.session, None, {}
-        self.subscribers, self.publishers, self.controls, self.inbox = [], {}, None, {}
-        self.watchers = None
+        session = self.session
+        self._forget()
         if session is not None:
             session.close()
