@@ -7,7 +7,6 @@ from helpers import (
     ODD,
     ODD_NODES,
     assemble,
-    bare,
     batch_of,
     chain,
     columns,
@@ -22,7 +21,6 @@ from hypothesis import strategies as st
 from torch_geometric.nn import APPNP
 
 from hogwild import GSDGNN, Inputs
-from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
 from hogwild.models import GSDConv, gsd
 from hogwild.models.base import Kind
@@ -276,20 +274,12 @@ def test_a_selected_piece_has_the_degrees_of_the_whole_graph():
     torch.testing.assert_close(sub.residual(h[[2, 0]]), piece.residual(h)[[2, 0]])
 
 
-def test_odd_graphs():
-    """A self-loop counts beside the added one, a double edge as weight two, weight zero as none."""
+def test_a_self_loop_counts_beside_the_added_one():
     conv, x = conv_of(), torch.randn(3, 3, **DOUBLE)
-    once = chain(3)
-    weight = torch.ones(4, **DOUBLE)
-    weight[0] = 2.0
-    twice = conv(x, torch.cat([once, once[:, :1]], 1))
-    torch.testing.assert_close(twice, conv(x, once, edge_weight=weight))
-    weight[0] = 0.0
-    torch.testing.assert_close(conv(x, once, edge_weight=weight), conv(x, once[:, 1:]))
-    loop = torch.cat([once, edges((1, 1))], 1)
+    loop = torch.cat([chain(3), edges((1, 1))], 1)
     exact = minimiser(conv, x, loop)
     torch.testing.assert_close(conv(x, loop), exact)
-    assert float((exact - conv(x, once)).detach().abs().max()) > 1e-3
+    assert float((exact - conv(x, chain(3))).detach().abs().max()) > 1e-3
     torch.testing.assert_close(conv(x, edges()), conv.encoder(x))
 
 
@@ -300,15 +290,6 @@ def test_by_conjugate_gradients_where_factors_would_fill_in():
     assert not LinearSolver().is_direct(conv.problem(Inputs(x, edge_index)))
     found = conv.embed(Inputs(x, edge_index))
     torch.testing.assert_close(found.value, minimiser(conv, x, edge_index), rtol=0, atol=1e-8)
-
-
-# -- what is refused ------------------------------------------------------------------------------
-
-
-def test_asynchronous_needs_reverse_links():
-    GSDGNN(3, out_channels=1).require_asynchronous(bare(cycle(4), 4))
-    with pytest.raises(AsynchronyError, match="no reverse link"):
-        GSDConv(3).require_asynchronous(bare(ODD, ODD_NODES))
 
 
 def test_analysis_is_kept_on_the_graph():

@@ -420,18 +420,6 @@ def test_weight_decay_pulls_to_the_start():
     torch.testing.assert_close(part(), torch.ones(3))
 
 
-def test_reset_draws_anew():
-    conv = disturb(conv_of(heads=2, local_channels=2))
-    before = conv.state_dict()
-    before = {name: t.clone() for name, t in before.items()}
-    conv.reset_parameters()
-    after = conv.state_dict()
-    for name in ("receiver", "sender", "inner_bias", "score"):
-        assert not torch.equal(before[f"coupling.{name}.start"], after[f"coupling.{name}.start"])
-    assert all(not t.any() for name, t in after.items() if name.endswith("change"))
-    torch.testing.assert_close(conv.coupling["sender"](), -conv.coupling["receiver"]())
-
-
 # -- the start ------------------------------------------------------------------------------------
 
 
@@ -461,12 +449,6 @@ def test_fresh_parameters_denoise_a_signal(data):
     torch.testing.assert_close(problem.evaluate(h).gradient, smooth.evaluate(h).gradient)
     exact = solve(smooth, Newton(), smooth.start()).value[0].mT
     torch.testing.assert_close(conv.embed(inputs).value, exact, rtol=0, atol=1e-8)
-
-
-def test_an_isolated_node_has_its_anchor():
-    problem = problem_on(edges((0, 1), (1, 0)), 3)
-    found = solve(problem, Newton(), torch.zeros_like(problem.start()))
-    torch.testing.assert_close(found.value[..., 2], problem.start()[..., 2], rtol=0, atol=1e-8)
 
 
 def test_a_bit_crosses_a_chain():
@@ -633,11 +615,6 @@ def test_bad_options(options, told):
 def test_bad_options_of_models(options, told):
     with pytest.raises(ConfigError, match=told):
         SoftEnergyGNN(**{"in_channels": 3, "hidden_channels": 8, "out_channels": 2} | options)
-
-
-def test_asynchronous_needs_reverse_links():
-    with pytest.raises(AsynchronyError, match="no reverse link"):
-        conv_of().require_asynchronous(Inputs(torch.randn(ODD_NODES, 3, **DOUBLE), ODD))
 
 
 def test_agents_have_no_attention(tmp_path):
