@@ -102,7 +102,7 @@ class ConvGNN(Model):
 
     @property
     def in_channels(self) -> int:
-        """Width of the node features."""
+        """Width of the node features; −1: it is not known yet."""
         return self.features.in_channels
 
     def reset_parameters(self) -> None:
@@ -118,6 +118,7 @@ class ConvGNN(Model):
     @opaque
     def _encoded(self, inputs: Inputs) -> Inputs:
         check_inputs(inputs, self.conv, self.in_channels)
+        self.features.begin(inputs.x.size(-1))
         x = self.features.encode(inputs.x)
         if self.conv.validate and not unreadable(x):
             require_finite("the output of the encoder", x, "an encoder with finite parameters")
