@@ -275,7 +275,7 @@ def test_certify(printed, text):
     assert found["period"] == 14
     assert found["options"]["replica"] == 1
     assert "convergence under asynchrony guaranteed" in text(0, "certify", *proved)
-    assert "certified" in printed("certify", "--step", "1e-9")[1]["own_step"]
+    assert printed("certify", "--step", "1e-9")[1]["guaranteed"] is True
     said = text(0, "certify")
     assert "messages are observed to converge" in said
     assert "--rule gradient --step certified is proved" in said  # to be pasted

@@ -45,7 +45,7 @@ from hogwild.models.gsd import GSDConv
 from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.validation import require_finite
 from hogwild.models.wrapped import check_model
-from hogwild.nn.picnn import PICNN
+from hogwild.nn.networks import PICNN
 
 PROCESS = 430 << 20
 """A Python process with torch and this library, before it reads a graph."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from hogwild.engines import cpu
 from hogwild.engines.cpu import CpuEngine, factorisation
 from hogwild.errors import GraphError
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.kernels.native import Library, address
 from hogwild.linalg.direct import GraphPlan
 from hogwild.linalg.solution import Solution
@@ -27,7 +27,7 @@ BLOCKS = 2
 """The number of this method in the compiled library."""
 
 
-@kept
+@cached
 def order_of(graph: Graph, native: Library) -> Tensor:
     """The nodes [N] in an order that puts neighbours near each other."""
     order, src, dst = torch.empty_like(graph.batch), graph.src.contiguous(), graph.dst.contiguous()
@@ -39,7 +39,7 @@ def order_of(graph: Graph, native: Library) -> Tensor:
     return order
 
 
-@kept
+@cached
 def sorted_plan(graph: Graph, native: Library) -> GraphPlan:
     """The edges of this graph, sorted, between places in the order of :func:`order_of`. The plan
     also keeps the memory of its solves."""

@@ -120,7 +120,7 @@ class LinearSolver:
     def factorises(self, graph: Graph, replicas: int, channels: int) -> bool:
         """Whether Hessians with the pattern of this graph are factorised."""
         force = self.kind == "direct"
-        return self.kind != "cg" and direct.pays(graph, channels, replicas, force=force)
+        return self.kind != "cg" and direct.is_factorised(graph, channels, replicas, force=force)
 
     def _factor(self, hessian: Hessian, rhs: Tensor) -> direct.Factor | None:
         """The factor of a matrix; ``None`` where Krylov methods are to be used."""

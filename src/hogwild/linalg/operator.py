@@ -1,32 +1,27 @@
 r"""Linear maps on node vectors [R, k, N], block diagonal over graphs, and their structure.
 
-:class:`Normal` are the normal equations of a fixed point's tangent: :math:`M^\top M` with :math:`M
-= I - J`. Row i of M couples i with its neighbours, so :math:`\|M v\|^2` is a sum of one-hop
-quadratics and its Hessian has the pattern of an energy's: the same factorisation serves both.
-Squaring the condition number is harmless here: in the norm in which F contracts with modulus κ it
-is at most :math:`(1 + \kappa) / (1 - \kappa)`, 39 for κ = 0.95.
+:class:`NormalEquations` are those of a fixed point's tangent: :math:`M^\top M` with :math:`M = I -
+J`. Row i of M couples i with its neighbours, so :math:`\|M v\|^2` is a sum of one-hop quadratics,
+and its Hessian has the pattern of an energy's: the same factorisation serves both. Squaring the
+condition number is harmless here: in the norm in which F contracts with modulus κ it is at most
+:math:`(1 + \kappa) / (1 - \kappa)`, 39 for κ = 0.95.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
+from hogwild.ops import gather, mtm, scatter
 
 if TYPE_CHECKING:
     from hogwild.linalg.direct import Factor
-
-
-from dataclasses import dataclass
-
-import torch
-
-from hogwild.ops import gather, mtm, scatter
 
 
 class Posed(Protocol):
@@ -42,8 +37,6 @@ class Posed(Protocol):
 
     @property
     def channels(self) -> int: ...
-
-    def map(self, fn: Callable[[Tensor], Tensor]) -> Self: ...
 
 
 class Hessian(ABC):

@@ -50,14 +50,14 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_widths
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Tangent
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.activations import Nonexpansive, nonexpansive
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import gather, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
@@ -98,7 +98,7 @@ def adjacency(graph: Graph, weight: Tensor | None, dtype: torch.dtype) -> Adjace
     return renormalised(graph, weight.to(torch.float64)).map(lambda x: x.to(dtype))
 
 
-@kept
+@cached
 def _unweighted(graph: Graph, dtype: torch.dtype) -> Adjacency:
     ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
     return adjacency(graph, ones, dtype)

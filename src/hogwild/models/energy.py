@@ -22,7 +22,7 @@ from hogwild.models.implicit import Checked, ImplicitConv, Solving
 from hogwild.models.validation import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention, attend
-from hogwild.nn.picnn import PICNN
+from hogwild.nn.networks import PICNN
 from hogwild.problems.energy import Design, EnergyProblem
 
 GAINS = {"edge": 0.06, "node": 0.25}

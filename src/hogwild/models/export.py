@@ -23,7 +23,7 @@ from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.stars import normalises
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model
-from hogwild.nn.picnn import PICNN
+from hogwild.nn.networks import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild_node import c99, model_file

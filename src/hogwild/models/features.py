@@ -23,7 +23,7 @@ from hogwild.errors import (
 from hogwild.graph.inputs import Inputs
 from hogwild.kernels.native import traced
 from hogwild.models.validation import large_features, refuse_batch
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.nn.standardize import Standardize
 
 

@@ -32,7 +32,7 @@ from hogwild.models.readout import Readout
 from hogwild.models.stars import normalises, without_normalisation
 from hogwild.models.trial import layered
 from hogwild.nn import replicas as ensemble
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild_node.activations import identity, leaky_relu, tanh
 from hogwild_node.problems import GCN as GCNNode
 from hogwild_node.problems import GCNLayer, LocalLayers

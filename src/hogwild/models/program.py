@@ -129,9 +129,9 @@ def tapped(program: Program, take: Callable[[Call], Any]) -> Iterator[None]:
 
     Caches of convolutions (``cached=True``) are disabled, because the convolutions run on parts of
     the graph. Compiled modules run uncompiled, because calls inside compiled code cannot be
-    intercepted.
+    intercepted. Calls by other threads run as they were written.
     """
-    count, inside = 0, False
+    count, inside, thread = 0, False, threading.get_ident()
 
     def replacement(path: str, level: nn.Module) -> Callable[..., Any]:
         own = level.forward
@@ -139,7 +139,7 @@ def tapped(program: Program, take: Callable[[Call], Any]) -> Iterator[None]:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             nonlocal count, inside
-            if inside:
+            if inside or threading.get_ident() != thread:
                 return own(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             call = Call(count, named(path, level), level, own, bound)

@@ -43,7 +43,7 @@ from hogwild.kernels.native import (
 )
 from hogwild.models.base import Called
 from hogwild.nn import norm as norms
-from hogwild.nn.mlp import MLP, items
+from hogwild.nn.networks import MLP, items
 from hogwild_node.networks import mlp
 
 POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {

@@ -33,12 +33,12 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, require_all_positive, require_widths
-from hogwild.graph import Graph, Star, kept
+from hogwild.graph import Graph, Star, cached
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import distinct, gather, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild_node.local import LocalMap
@@ -123,7 +123,7 @@ class TanhMLP(MLP):
         return out
 
 
-@kept
+@cached
 def _pairs(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct (receiver, sender) pairs. Returns the index of the pair of every node with
     itself, then of every edge, [N + E], and the two ends of every pair, [M] each."""

@@ -51,7 +51,7 @@ from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.models.readout import Readout
 from hogwild.models.stack import Stack
 from hogwild.nn import norm as norms
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver

@@ -25,8 +25,8 @@ from hogwild.errors import (
     InputError,
     UnsupportedError,
 )
+from hogwild.graph.cached import Recent
 from hogwild.graph.inputs import SPARSE, Inputs, graphs_of
-from hogwild.graph.kept import Recent
 from hogwild.linalg.solution import unreadable
 from hogwild.ops import all_finite
 
