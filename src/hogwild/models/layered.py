@@ -337,7 +337,7 @@ class Layers(Conv):
         single = self.layers if self.replicas is None else ensemble.replica(self.layers, 0)
         program = Program(self.label, single, Layer, _call, layer=self._layer, node=self._node)
         encoded = h if self.replicas is not None else h.unsqueeze(0)
-        return layered(fields.graph, program, fields, encoded.mT)
+        return layered(program, fields, encoded.mT)
 
     def _layer(self, index: int, x: Tensor, fields: Fields) -> Tensor:
         """One layer of all replicas: [R, n, k] → [R, n, k], where R = 1 without replicas."""

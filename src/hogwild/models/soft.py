@@ -45,11 +45,9 @@ from hogwild.errors import (
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
-from hogwild.models.features import Features
-from hogwild.models.gnn import ConvGNN
-from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.gnn import ConvGNN, Features
+from hogwild.models.implicit import ImplicitConv, Solving, Stack
 from hogwild.models.readout import Readout
-from hogwild.models.stack import Stack
 from hogwild.nn import norm as norms
 from hogwild.nn.networks import MLP
 from hogwild.ops import gather

@@ -22,7 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import AsynchronyError
-from hogwild.graph import Graph, Star
+from hogwild.graph import Star
 from hogwild.models.program import (
     Differs,
     Fields,
@@ -49,9 +49,7 @@ _LOCAL = (
 )
 
 
-def layered(
-    graph: Graph, program: Program, fields: Fields, encoded: Tensor | None = None
-) -> LayeredProblem:
+def layered(program: Program, fields: Fields, encoded: Tensor | None = None) -> LayeredProblem:
     """The levels of a program, one node at a time. With replicas the first one is tested.
 
     Raises:
@@ -65,7 +63,7 @@ def layered(
         )
     with torch.no_grad():
         mine = replace(fields, _kept={})  # what is kept here is detached
-        problem = LayeredProblem(graph, program, mine, Recorded.of(program, mine), encoded)
+        problem = LayeredProblem(program, mine, Recorded.of(program, mine), encoded)
         _Trial(problem).run()
     return replace(problem, fields=fields)
 
