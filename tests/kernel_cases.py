@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hogwild import EnergyConv, Inputs, engines
 from hogwild.engines import engine_for
-from hogwild.engines.eager import TorchEngine
+from hogwild.engines.base import TorchEngine
 from hogwild.kernels.native import library
 from hogwild.solvers import Newton
 

@@ -15,8 +15,7 @@ from kernels.test_rules import ODD, RULES, follow, gap, pose, started
 from hogwild import engines
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.engines import ENGINES, gpu, updates_for
-from hogwild.engines.base import Updates
-from hogwild.engines.eager import TorchEngine
+from hogwild.engines.base import TorchEngine, Updates
 from hogwild.engines.gpu import GpuEngine
 from hogwild.engines.gpu_large import LargeGpuEngine
 from hogwild.executors.simulation import Simulation
