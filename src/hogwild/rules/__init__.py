@@ -77,10 +77,9 @@ def about(name: str) -> About:
     return known[name]
 
 
-def sooner(rule: str, *, moving: bool = False) -> str:
-    """Rules that are in time earlier and why, in words; ``moving``: on a problem that changes."""
-    better = ((name, about(name)) for name in about(rule).better)
-    return "; ".join(f"rule={n!r}{found.gain}" for n, found in better if found.moves or not moving)
+def sooner(rule: str) -> str:
+    """Rules that are in time earlier and why, in words."""
+    return "; ".join(f"rule={name!r}{about(name).gain}" for name in about(rule).better)
 
 
 def fitting(problem: AnyProblem) -> dict[str, About]:
