@@ -255,5 +255,5 @@ class EnergyGNN(ImplicitGNN):
 
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
-        found: Tensor = self._only("energy").energy(h, self.features(self.accept(inputs)))
+        found: Tensor = self._only("energy").energy(h, self.encoded(inputs))
         return found
