@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
-from hogwild.errors import ConfigError, require_all_positive, require_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
+from hogwild.models.base import Conv, Exported, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.program import Fields, LayeredProblem, Program
 from hogwild.models.readout import Readout
@@ -345,6 +345,19 @@ class Layers(Conv):
         x = x if self.replicas is not None else x[0]
         out = self._run(self.layers[index], x, fields)
         return out if self.replicas is not None else out.unsqueeze(0)
+
+    def exported(self) -> Exported:
+        layers = layers_of(self.layers)
+        acts, convs = {activation(layer) for layer in layers}, [layer.conv for layer in layers]
+        known: dict[Any, str] = {identity: "identity", leaky_relu: "relu", tanh: "tanh"}
+        plain = all(normalises(c) and c.add_self_loops and not c.improved for c in convs)
+        if not plain or len(acts) != 1 or not acts <= known.keys():
+            raise AsynchronyError(
+                "the layers are not those of a plain GCN (GCNConv with its default normalisation, "
+                "one activation for all layers, no norm), and only these run without torch; "
+                "expected hogwild.GCN, or an EnergyGNN"
+            )
+        return {"kind": "gcn", "act": known[acts.pop()], "num_layers": self.num_layers}, {}
 
     def _node(self, problem: LayeredProblem) -> LocalLayers | None:
         return gcn_node(layers_of(self.layers), problem)
