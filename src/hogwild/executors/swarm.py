@@ -250,11 +250,9 @@ class SwarmProcesses:
     def _listen(self, i: int, stdout: IO[str]) -> None:
         with contextlib.suppress(ValueError):  # the pipe was closed
             for line in stdout:
-                with contextlib.suppress(json.JSONDecodeError):
-                    status = json.loads(line)
-                    with self.lock:
-                        if self.processes[i].stdout is stdout:  # not the lines of a dead one
-                            self.lines[i] = status
+                with contextlib.suppress(json.JSONDecodeError), self.lock:
+                    if self.processes[i].stdout is stdout:  # not the lines of a dead one
+                        self.lines[i] = json.loads(line)
 
     def stop(self) -> None:
         """End all agents, whatever happened."""
