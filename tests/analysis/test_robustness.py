@@ -251,7 +251,7 @@ def test_verdicts_on_layers(options, head, part):
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [
-        (EnergyGNN, GRADIENT, "rule='messages' needs fewer updates"),
+        (EnergyGNN, GRADIENT, "rule='messages', which needs fewer updates"),
         (lambda *_, **__: AveragingGNN(0.99), {}, "That runs arrive in the end is not proved"),
         (IGNN, {}, "That runs arrive in the end is proved: the map contracts"),
         (EnergyGNN, LOSSY, "That runs arrive in the end is not proved"),

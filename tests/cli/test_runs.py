@@ -200,7 +200,7 @@ def test_robustness(printed, text):
     call = ["robustness", "--runs", "2", "--quiet"]
     said = text(3, *call, "--rule", "gradient", "--ticks", "7")  # nobody arrived
     assert "Not converged within the 7 ticks: 2 of 2" in said
-    assert "--rule messages needs fewer updates" in said  # flags, not keywords
+    assert "--rule messages, which needs fewer updates" in said  # flags, not keywords
     assert "price: 7 ticks" in said
     said = text(3, *call, "--impair", "loss=1.0", "--ticks", "40")
     assert "no packet ever arrives under BernoulliLoss(rate=1.0, burst=None)" in said

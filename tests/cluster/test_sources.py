@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import cluster
 from hogwild.cluster.sources import open_graph
 from hogwild.errors import ConfigError, DataError, FeatureError, GraphError
 
@@ -75,10 +74,3 @@ def test_bad_files_are_named(tmp_path):
     np.savez(tmp_path / "d.npz", edge_index=EDGES, x=X[:2])
     with pytest.raises(GraphError, match="names nodes 0 to 4; expected 0 to 1"):
         open_graph(tmp_path / "d.npz")
-
-
-def test_the_former_name_of_a_graph_in_arrays_still_works():
-    with pytest.warns(DeprecationWarning, match=r"Whole is gone; give a Data or hogwild\.Inputs"):
-        found = cluster.Whole(EDGES, X, ATTR, WEIGHT, {"y": np.arange(5)})
-    assert np.array_equal(found.edge_attr, ATTR)
-    assert found.y.tolist() == [0, 1, 2, 3, 4]

@@ -34,18 +34,6 @@ from hogwild.solvers import Newton
 
 pytestmark = needs_library
 
-CASES = {
-    "default": {},
-    "one": {"hidden_channels": 1, "message_channels": 1},
-    "three": {"hidden_channels": 3, "widths": (5,), "edge_dim": 2},
-    "heads": {"hidden_channels": 2, "heads": 4},
-    "mean of heads": {"hidden_channels": 1, "heads": 2, "concat": False},
-    "nodes": {"message": "node", "normalize": True, "act": "squareplus", "gate": "relu"},
-    "replicas": {"replicas": 2, "heads": 2, "widths": (3, 2, 4), "message_channels": 1},
-    "mean": {"aggr": "mean", "hidden_channels": 4},
-    "widest": {"hidden_channels": 8, "message_channels": 8, "heads": 2},
-}
-
 
 @pytest.fixture(autouse=True)
 def every_graph(monkeypatch):
@@ -66,15 +54,6 @@ def threads(request):
 def large(seed=0, n=4000):
     """A graph of several parts and many chunks, with edges in any order."""
     return odd_graph(seed, [n], 3.0)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_blocks_agree_with_torch(name):
-    """Graphs with self-loops, parallel edges, isolated nodes and weights."""
-    conv = layer(**CASES[name])
-    inputs = odd_graph(3, [1, 4, 130], 1.7, edge_dim=conv.edge_dim, weighted=True)
-    assert conv.solver_path(inputs)[0].endswith("a graph at a time)")
-    assert_alike(conv, inputs)
 
 
 def test_second_derivatives():

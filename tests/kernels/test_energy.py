@@ -8,6 +8,7 @@ from helpers import DOUBLE, chain, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import (
+    NAMED,
     assert_alike,
     engine_of,
     layer,
@@ -49,30 +50,6 @@ def test_random_energies_on_random_graphs(data, seed, sizes, density, directed, 
 def test_many_random_energies(data, seed, sizes, density, directed, weighted, scale):
     conv = layer(seed, scale, **data.draw(layers()))
     assert_alike(conv, odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted))
-
-
-NAMED = {
-    "edge": {},
-    "node": {"message": "node"},
-    "mean": {"aggr": "mean"},
-    "normalize": {"normalize": True},
-    "heads": {"heads": 2},
-    "averaged": {"heads": 3, "concat": False},
-    "node-heads": {"message": "node", "heads": 2, "edge_dim": 2},
-    "wide": {"hidden_channels": 8, "message_channels": 5, "widths": (7,)},
-    "affine": {"widths": ()},
-    "deep": {"widths": (8, 1, 3), "edge_dim": 2},
-    "squareplus": {"act": "squareplus", "gate": "relu"},
-    "replicas": {"replicas": 3, "heads": 2, "edge_dim": 1},
-}
-
-
-@pytest.mark.parametrize("options", NAMED.values(), ids=NAMED)
-def test_every_option_on_larger_graphs(options):
-    """Several packs of eight rows, several fronts."""
-    conv = layer(1, 0.1, **options)
-    inputs = odd_graph(3, [25, 1, 40], 1.3, False, conv.edge_dim, weighted=True)
-    assert_alike(conv, inputs)
 
 
 @pytest.mark.parametrize("options", [NAMED["edge"], NAMED["normalize"], NAMED["node-heads"]])

@@ -599,6 +599,7 @@ def test_bad_options(options, told):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"in_channels": -1, "encoder": None}, "in_channels=-1 was given without an encoder"),
         ({"in_channels": -2}, "in_channels=-2; expected a positive integer"),
         ({"encoder": 8}, "encoder=8; expected hidden widths"),
         ({"encoder": (4, 0)}, r"encoder=\(4, 0\)"),

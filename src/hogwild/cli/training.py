@@ -6,7 +6,7 @@ import sys
 from dataclasses import MISSING, fields, replace
 
 import hogwild
-from hogwild.cli.common import TRAINING, Outcome, loaded, of_file
+from hogwild.cli.common import TRAINING, Outcome, loaded
 from hogwild.cli.options import Option, Options, argument, verb
 from hogwild.config import Config
 from hogwild.errors import ConfigError
@@ -63,13 +63,12 @@ def train(options: Options) -> Outcome:
     }
     config = Config.of(**{**filed, **given, **tables})
     try:
-        with of_file(config.task):
-            result = hogwild.train(
-                config=config,
-                folder=options.folder,
-                resume=options.resume,
-                progress=not options.quiet and not options.json and sys.stderr.isatty(),
-            )
+        result = hogwild.train(
+            config=config,
+            folder=options.folder,
+            resume=options.resume,
+            progress=not options.quiet and not options.json and sys.stderr.isatty(),
+        )
     except KeyboardInterrupt:
         again = f"; --resume goes on from the last checkpoint in {options.folder}, if there is one"
         raise KeyboardInterrupt(f"interrupted{again if options.folder else ''}") from None
@@ -90,6 +89,5 @@ def evaluate(options: Options) -> Outcome:
       hogwild evaluate runs/triangles --task my_tasks.py:Triangles --json
     """
     result = loaded(options)
-    with of_file(options.task):
-        result = replace(result, metrics=result.evaluate())
+    result = replace(result, metrics=result.evaluate())
     return Outcome(result.summary(), result.as_dict())

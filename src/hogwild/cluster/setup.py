@@ -202,6 +202,7 @@ def opened(path: str | Path) -> Data | Store:
 
 
 def _check_widths(model: ConvGNN, channels: int, width: int | None) -> None:
+    model.features.begin(channels)
     if channels != model.in_channels:
         raise FeatureError(
             f"the graph has {channels} features a node and the model reads {model.in_channels}; "

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
@@ -62,33 +61,6 @@ def open_graph(path: str | Path, *, names: Mapping[str, str] | None = None) -> D
     return found
 
 
-def graph_of(
-    edge_index: Array,
-    x: Array,
-    edge_attr: Array | None = None,
-    edge_weight: Array | None = None,
-    node_fields: Mapping[str, Array] | None = None,
-    edge_fields: Mapping[str, Array] | None = None,
-) -> Data:
-    """A graph in arrays, which may be memory-mapped."""
-
-    def tensor(name: str, value: Array) -> Tensor:
-        if value.dtype.kind not in "fiub":
-            raise FeatureError(f"{name} holds {value.dtype}; expected numbers")
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
-
-    for name, value in (("edge_attr", edge_attr), ("edge_weight", edge_weight)):
-        if value is not None and len(value) != edge_index.shape[-1]:
-            raise FeatureError(
-                f"{name} has shape {value.shape}; expected a row for each of the "
-                f"{edge_index.shape[-1]} edges"
-            )
-    arrays = {"x": x, "edge_attr": edge_attr, "edge_weight": edge_weight}
-    arrays |= {**(node_fields or {}), **(edge_fields or {})}
-    found = {name: tensor(name, value) for name, value in arrays.items() if value is not None}
-    return Data(edge_index=tensor("edge_index", edge_index).long().contiguous(), **found)
-
-
 def _renamed(read: Table, names: Mapping[str, str]) -> Table:
     return {names.get(name, name): value for name, value in read.items()}
 
@@ -106,19 +78,29 @@ def _graph(arrays: Table, path: Path) -> Data:
         src, dst = arrays.pop("src"), arrays.pop("dst")
         if src.shape != dst.shape or src.ndim != 1:
             raise DataError(f"{path} has ends of shapes {src.shape} and {dst.shape}; expected [E]")
-        arrays["edge_index"] = np.stack([src, dst]).astype(np.int64)
+        arrays["edge_index"] = np.stack([src, dst])
     if "edge_index" not in arrays:
         raise DataError(
             f"{path} has {', '.join(arrays) or 'nothing'}; expected edge_index, or src and dst"
         )
-    edge_index, x = arrays.pop("edge_index"), arrays.pop("x", None)
-    weight, attr = arrays.pop("edge_weight", None), arrays.pop("edge_attr", None)
-    if x is None:
-        count = len(arrays["pos"]) if "pos" in arrays else int(edge_index.max(initial=-1)) + 1
-        x = np.ones((count, 1))
-    sizes = len(x), edge_index.shape[-1]
-    rest = {name: value for name, value in arrays.items() if value.ndim and len(value) in sizes}
-    return graph_of(edge_index, x[:, None] if x.ndim == 1 else x, attr, weight, rest)
+    ends = arrays["edge_index"]
+    if "x" not in arrays:
+        count = len(arrays["pos"]) if "pos" in arrays else int(ends.max(initial=-1)) + 1
+        arrays["x"] = np.ones((count, 1))
+    sizes, found = (len(arrays["x"]), ends.shape[-1]), Data()
+    for name, value in arrays.items():
+        if name in ("edge_attr", "edge_weight") and len(value) != sizes[1]:
+            raise FeatureError(
+                f"{name} has shape {value.shape}; expected a row for each of the {sizes[1]} edges"
+            )
+        if name != "edge_index" and (not value.ndim or len(value) not in sizes):
+            continue
+        if value.dtype.kind not in "fiub":
+            raise FeatureError(f"{name} holds {value.dtype}; expected numbers")
+        found[name] = torch.from_numpy(value if value.flags.writeable else value.copy())
+    found.edge_index = found.edge_index.long().contiguous()
+    found.x = found.x[:, None] if found.x.dim() == 1 else found.x
+    return found
 
 
 def _saved(path: Path) -> Data:

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.engines.base import Engine
+from hogwild.engines.base import Engine, TorchEngine
 from hogwild.engines.cpu import CpuEngine
-from hogwild.engines.eager import TorchEngine
 from hogwild.engines.inputs import ACTIVATIONS, Tensors
 from hogwild.graph import Graph, cached
 from hogwild.kernels.build import SOURCE

@@ -16,6 +16,7 @@ from hogwild.errors import (
     ConfigError,
     FeatureError,
     FeatureWarning,
+    is_integer,
     require_positive,
     require_probability,
     require_widths,
@@ -50,7 +51,8 @@ class Features(nn.Module):
     All replicas share the statistics of the edge features.
 
     Args:
-        in_channels: Width p of the node features.
+        in_channels: Width p of the node features. With −1 it is that of the first features, and
+            parameters that depend on it are made then (:meth:`begin`); this needs an encoder.
         edge_dim: Width of the edge features; ``None`` if the model reads no edge features.
         replicas: Number of independent parameter sets, or ``None``.
         encoder: Widths of the encoder's layers; empty: there is no encoder.
@@ -74,10 +76,17 @@ class Features(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.in_channels = require_positive("in_channels", in_channels)
+        lazy = is_integer(in_channels) and in_channels == -1
+        if lazy and not encoder:
+            raise ConfigError(
+                "in_channels=-1 was given without an encoder, and all layers read the features; "
+                "expected an encoder, which alone then waits for them, or the number of features"
+            )
+        if not lazy:
+            require_positive("in_channels", in_channels)
         self.edge_dim, self.replicas = edge_dim, replicas
         self.dropout = require_probability("dropout", dropout)
-        self.nodes = Standardize(in_channels, replicas=replicas)
+        self.nodes = None if lazy else Standardize(in_channels, replicas=replicas)
         self.edges = None if edge_dim is None else Standardize(edge_dim, replicas=replicas)
         self.encoder = (
             MLP(in_channels, encoder, replicas=replicas, dropout=dropout) if encoder else None
@@ -85,6 +94,20 @@ class Features(nn.Module):
         self.out_channels = encoder[-1] if encoder else in_channels
         self.ignores_edges = False
         self.advises = True
+
+    @property
+    def in_channels(self) -> int:
+        """Width p of the node features; −1: it is not known yet."""
+        return -1 if self.nodes is None else self.nodes.channels
+
+    @torch.inference_mode(False)  # or the parameters could never be trained
+    def begin(self, in_channels: int) -> None:
+        """Make what depends on the width of the features, if it was not known."""
+        if self.nodes is None:
+            assert self.encoder is not None
+            like = self.encoder.bias[0]
+            self.nodes = Standardize(in_channels, replicas=self.replicas).to(like)
+            self.encoder.begin(in_channels)
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters. The statistics stay."""
@@ -122,7 +145,7 @@ class Features(nn.Module):
         layers raise the error."""
         if self.advises and self.training and not traced():
             self._advise(inputs)
-        x = self.nodes(inputs.x)
+        x = inputs.x if self.nodes is None else self.nodes(inputs.x)
         edge_attr = self._edge_attr(inputs)
         if x is inputs.x and edge_attr is inputs.edge_attr:
             return inputs
@@ -159,10 +182,26 @@ class Features(nn.Module):
             used = members.any(0).nonzero()[:, 0]
             graphs, members = [graphs[i] for i in used.tolist()], members[:, used]
         nodes = _columns(graphs, "x", self.in_channels)
+        self.begin(nodes[0].size(1))
+        assert self.nodes is not None
         edges = [] if self.edges is None else _columns(graphs, "edge_attr", self.edges.channels)
         self.nodes.fit(nodes, members)
         if self.edges is not None and any(t.size(0) > 0 for t in edges):
             self.edges.fit(edges)
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        if self.nodes is None:
+            raise ConfigError(
+                "the model has no parameters yet, because in_channels=-1 and no features were "
+                "seen; expected a call of the model, or model.standardize(data), before this"
+            )
+        super()._save_to_state_dict(*args)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        offset = state.get(f"{prefix}nodes.offset")
+        if offset is not None:
+            self.begin(offset.size(-1))
+        super()._load_from_state_dict(state, prefix, *args)
 
 
 def _columns(graphs: Sequence[Data], name: str, width: int) -> list[Tensor]:
@@ -270,7 +309,7 @@ class ConvGNN(Model):
 
     @property
     def in_channels(self) -> int:
-        """Width of the node features."""
+        """Width of the node features; −1: it is not known yet."""
         return self.features.in_channels
 
     def reset_parameters(self) -> None:
@@ -286,6 +325,7 @@ class ConvGNN(Model):
     @opaque
     def _encoded(self, inputs: Inputs) -> Inputs:
         check_inputs(inputs, self.conv, self.in_channels)
+        self.features.begin(inputs.x.size(-1))
         x = self.features.encode(inputs.x)
         if self.conv.validate and not unreadable(x):
             require_finite("the output of the encoder", x, "an encoder with finite parameters")

@@ -376,7 +376,8 @@ class SoftEnergyGNN(ConvGNN):
     ones. Anchors and edge biases of all layers read nothing else of the features.
 
     Args:
-        in_channels: Width of the node features.
+        in_channels: Width of the node features; −1: that of the first features. Parameters that
+            depend on it are made at the first call, as in PyG.
         hidden_channels: Width k of the embeddings.
         out_channels: Width of the predictions.
         num_layers: Number of layers. Layers above the first read [x ‖ embeddings of the layer
