@@ -361,6 +361,10 @@ class ConvGNN(Model):
     def solver_path(self, inputs: Inputs) -> list[str]:
         return self.conv.solver_path(self.encoded(inputs))
 
+    def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
+        inputs = Inputs.of(inputs)
+        return self.read(self.conv.predict(self.encoded(inputs), h0), inputs)
+
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         inputs = Inputs.of(inputs)
         lead = () if self.replicas is None else (self.replicas,)
