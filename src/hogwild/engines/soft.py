@@ -135,8 +135,7 @@ class SoftRows:
 
     def cotangents(self, h: Tensor, dual: Tensor) -> Soft:
         r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all that the energy is
-        made of, in its own fields; h and λ are [R, N, k]. Constants have zeros.
-        """
+        made of, in its own fields; h and λ are [R, N, k]. Constants have zeros."""
         native = library() if h.device.type == "cpu" else None
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
