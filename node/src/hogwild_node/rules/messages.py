@@ -46,9 +46,11 @@ proved.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule, Survivors, carry
+from hogwild_node.rules.base import Rule, Survivors
 from hogwild_node.rules.elimination import (
     Anchor,
     Clusters,
@@ -85,6 +87,9 @@ class MessageRule(Rule):
 
     fits = LocalEnergy
     curves = model_may_change = True
+    memory: Mapping[str, str] = {
+        "own": "nodes", "known": "nodes", "near": "edges", "sent": "edges"
+    }  # fmt: skip
 
     def __init__(self, gradient: GradientRule) -> None:
         self.gradient, self.everyone = gradient, gradient.everyone
@@ -125,13 +130,10 @@ class MessageRule(Rule):
         self.known[:, nodes] = False
 
     def keep(self, before: MessageRule, kept: Survivors) -> None:
+        super().keep(before, kept)
         self.gradient.keep(before.gradient, kept)
         self.trust.keep(before.trust, kept)
         self.retreat.keep(before.retreat, kept)
-        self.own = carry(self.own, before.own, kept.nodes)
-        self.known = carry(self.known, before.known, kept.nodes)
-        self.near = carry(self.near, before.near, kept.edges)
-        self.sent = carry(self.sent, before.sent, kept.edges)
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
         letters = self.gradient.refresh(h, inbox, at)
