@@ -15,7 +15,7 @@ from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import gradient_rule, message_rule
 from hogwild.testing.problems import Quadratic, random_graph
-from hogwild_node.rules import GradientRule, messages, mode
+from hogwild_node.rules import GradientRule, messages
 from hogwild_node.rules.elimination import columns
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.rules.safeguard import FLOOR, Trust
@@ -186,7 +186,7 @@ def test_far_fewer_updates_than_gradient_steps_on_a_long_chain():
 
 def test_a_search_that_makes_no_progress_does_not_count_as_converged(monkeypatch):
     """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
-    monkeypatch.setattr(mode, "PASSES", 0)
+    monkeypatch.setattr(messages, "PASSES", 0)
     torch.manual_seed(0)
     model = EnergyGNN(3, out_channels=1, beta=1.0).double()
     there = torch.arange(5)

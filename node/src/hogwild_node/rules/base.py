@@ -58,7 +58,7 @@ class Rule(ABC):
 
     everyone: Star
     channels: int
-    memory: Mapping[str, str] = {}
+    carried: Mapping[str, str] = {}
     """Attributes with a column a node or an edge that stay through a change of the graph: for
     ``"nodes"`` or ``"edges"`` that stay, or for nodes that are the ``"same"``, where a node
     computes them from its own energy."""
@@ -158,8 +158,8 @@ class Rule(ABC):
 
     def keep(self, before: Any, kept: Survivors) -> None:
         """Take over the memory of the same rule on the graph before a change, by default what
-        :attr:`memory` names. The rule has begun on the new graph (:meth:`begin`)."""
-        take_over(self, before, self.memory, kept)
+        :attr:`carried` names. The rule has begun on the new graph (:meth:`begin`)."""
+        take_over(self, before, self.carried, kept)
 
     def lose(self, edges: Array, packets: Array) -> None:
         """Note that packets on these edges were lost. By default nothing happens, because later

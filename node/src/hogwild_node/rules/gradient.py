@@ -75,13 +75,13 @@ class GradientRule(Rule):
         self.letter_width = 0 if self.both else channels * (1 + extra)
         # A node whose energy has changed computes its gradient and block anew, and does not take
         # the jump of its gradient for a step that was too large.
-        self.memory = {"own": "same"}
+        self.carried = {"own": "same"}
         if self.auto:
-            self.memory |= {"last": "same", "trust": "nodes"} | (
-                {} if self.both else {"block": "same"}
-            )
+            self.carried |= {"last": "same", "trust": "nodes"}
+        if self.auto and self.both is None:
+            self.carried["block"] = "same"
         if bounded:
-            self.memory["rows"] = "same"
+            self.carried["rows"] = "same"
 
     def set_model(self, model: LocalEnergy) -> None:
         self.model = model

@@ -94,7 +94,7 @@ class LayersRule(Rule):
 class LayerByLayer(LayersRule):
     """A rule that applies one layer an update. Every node has a layer, which the rule counts."""
 
-    memory: Mapping[str, str] = {"layer": "nodes"}
+    carried: Mapping[str, str] = {"layer": "nodes"}
 
     def begin(self, h: Array, inbox: Array) -> Array | None:
         slot = self.everyone.slot
@@ -167,7 +167,7 @@ class OverwritingRule(LayerByLayer):
 class CachingRule(LayersRule):
     """All layers at every update, from the neighbours' newest values of all layers."""
 
-    memory: Mapping[str, str] = {"values": "nodes"}
+    carried: Mapping[str, str] = {"values": "nodes"}
 
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
