@@ -82,8 +82,7 @@ def test_identity_equals_a_linear_solve(name):
         torch.autograd.grad((coefficient * h).sum(), list(conv.parameters()))
         for h in (got, expected)
     ]
-    for one, two in zip(*grads, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(*grads, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("act", ["relu", "tanh"])
@@ -135,8 +134,7 @@ def test_eignn_equals_a_dense_solve_with_its_gradient(edge_index, special):
     leaves = [*conv.parameters(), x, weight]
     one = torch.autograd.grad((coefficient * got).sum(), leaves)
     two = torch.autograd.grad((coefficient * expected).sum(), leaves)
-    for mine, theirs in zip(one, two, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-9)
 
 
 # -- the adjacency --------------------------------------------------------------------------------

@@ -259,8 +259,7 @@ def test_the_layer_reads_encoded_features():
     parameters = list(model.parameters())
     assert model.in_channels == 3
     pairs = (torch.autograd.grad(y.square().sum(), parameters) for y in (found, expected))
-    for mine, other in zip(*pairs, strict=True):
-        torch.testing.assert_close(mine, other)
+    torch.testing.assert_close(*pairs)
 
 
 def test_features_of_the_wrong_width_are_named():

@@ -12,6 +12,7 @@ from helpers import (
     assemble,
     batch_of,
     chain,
+    check_local_energies,
     columns,
     complete,
     cycle,
@@ -28,7 +29,7 @@ from hogwild.models import SoftEnergyConv
 from hogwild.models.export import export
 from hogwild.models.gsd import GSDProblem
 from hogwild.models.soft import CAP, Slow, condition_of
-from hogwild.ops import gather, scatter
+from hogwild.ops import scatter
 from hogwild.solvers import LBFGS, Newton, solve
 from hogwild.tasks import Chains
 from hogwild.testing import check_model
@@ -497,31 +498,16 @@ def test_derivatives(name, options):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "local_channels": 3}])
 def test_local_energies(name, options):
-    """The node's energies add up to E; its gradients are theirs, for all nodes and for some; its
-    majorising models lie above."""
+    """Those of the node; its majorising models lie above."""
     problem = problem_on(*GRAPHS[name], replicas=2, **options)
     graph, node, n = problem.graph, problem.node, problem.graph.num_nodes
     everyone = graph.everyone
-    h = torch.randn_like(problem.start())
-    inbox = torch.randn_like(gather(h, graph.src))  # stale values, unrelated to h
 
     def energies(h, inbox):
         along = node.energies(node.arguments(h, inbox, everyone))
         return node.alone(h) + scatter(along, graph.dst, n)
 
-    exact = energies(h, gather(h, graph.src)).sum(-1)
-    torch.testing.assert_close(exact, problem.evaluate(h).value[:, 0])
-    own, toward = node.local(h, inbox, everyone)
-    leaves = (h.clone().requires_grad_(), inbox.clone().requires_grad_())
-    slopes = torch.autograd.grad(energies(*leaves).sum(), leaves)
-    torch.testing.assert_close((own, toward), slopes)
-
-    nodes = torch.randperm(n)[: n // 2]
-    at = graph.star(nodes)
-    some, some_toward = node.local(h[..., nodes], inbox[..., at.edges], at)
-    torch.testing.assert_close(some, own[..., nodes])
-    torch.testing.assert_close(some_toward, toward[..., at.edges])
-
+    h, inbox, own, toward = check_local_energies(problem, energies)
     above = node.quadratic(h, inbox, everyone, majorise=1.0)
     d, e = torch.randn_like(h), torch.randn_like(inbox)
     here = everyone.spread(d)

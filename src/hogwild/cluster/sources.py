@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -33,36 +32,31 @@ PYG = (DataEdgeAttr, DataTensorAttr, GlobalStorage)
 """Classes inside a saved ``Data``. Files with others are refused: loading could run any code."""
 
 
-def open_graph(path: str | Path, *, names: Mapping[str, str] | None = None) -> Data:
+def open_graph(path: str | Path) -> Data:
     """Read a graph from a file. Without features, x is a column of ones.
 
     A graph that does not fit into memory is a folder of ``.npy`` files.
 
     Args:
         path: The file, of one of the kinds above, or a folder of ``.npy`` files.
-        names: Other names for arrays of the file, such as ``{"latlon": "pos"}``.
 
     Raises:
         DataError: The file is missing, damaged, or holds no graph.
     """
-    path, names = Path(path), names or {}
+    path = Path(path)
     if not path.exists():
         raise DataError(f"{path} does not exist; expected a file with a graph")
     if path.is_dir():
         read = {file.stem: np.load(file, mmap_mode="c") for file in sorted(path.glob("*.npy"))}
-        found = _graph(_renamed(read, names), path)
+        found = _graph(read, path)
     elif path.suffix == ".npz":
-        found = _graph(_renamed(_unpacked(path), names), path)
+        found = _graph(_unpacked(path), path)
     elif path.suffix == ".pt":
         found = _saved(path)
     else:
         raise ConfigError(f"{path} ends in {path.suffix!r}; expected a folder, .npz or .pt")
     whole(found)  # raises where it is none
     return found
-
-
-def _renamed(read: Table, names: Mapping[str, str]) -> Table:
-    return {names.get(name, name): value for name, value in read.items()}
 
 
 def _unpacked(path: Path) -> Table:

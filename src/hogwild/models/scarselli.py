@@ -302,6 +302,5 @@ class ScarselliGNN(ImplicitGNN):
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
-        features, layer = self.features(self.accept(inputs)), self._only("map")
-        found: Tensor = layer.penalty(h, features, target=target)
+        found: Tensor = self._only("map").penalty(h, self.encoded(inputs), target=target)
         return found

@@ -44,7 +44,7 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
+from hogwild.models.base import Conv, Exported, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN, Features
 from hogwild.models.implicit import ImplicitConv, Solving, Stack
 from hogwild.models.readout import Readout
@@ -324,6 +324,18 @@ class SoftEnergyConv(ImplicitConv):
         part: Any = self.coupling[name]
         found: Tensor = part().to(dtype)
         return found if self.replicas is not None else found.unsqueeze(0)
+
+    def exported(self) -> Exported:
+        if self.heads is not None:
+            raise AsynchronyError(
+                f"heads={self.heads}: the scale of an edge depends on the attention of the "
+                f"sender's neighbours, and a node hears the features of its own neighbours only; "
+                f"expected heads=None"
+            )
+        options = ("aggr", "max_degree", "beta", "residual", "condition")
+        config = {"kind": "soft"} | {name: getattr(self, name) for name in options}
+        terms, single = self.terms(torch.float64), self.replicas is None
+        return config, {f"conv.{name}": t[0] if single else t for name, t in terms.items()}
 
     def require_level(self) -> None:
         if self.heads is not None:
