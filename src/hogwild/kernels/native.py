@@ -47,6 +47,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "plan_cost": (None, [_AT, _AT, _AT]),
     "flatten": (_INT, [_AT, _INT, _INT, *[_AT] * 7]),
     "sizes": (_AT, [_AT, _REAL, _AT]),
+    "activation": (ctypes.c_int, [_INT, _INT, *[_AT] * 4, _INT]),
     "sizes_free": (None, [_AT]),
     "shapes": (None, [_AT, _AT]),
     "factor": (_AT, [_AT, _INT, _INT, _AT, _AT, _INT, _AT, _INT]),
@@ -60,8 +61,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "attend_back": (ctypes.c_int, [_AT, _REAL, *[_AT] * 5, _INT, *[_AT] * 10, _INT]),
     "project": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 3, *[_INT] * 3, *[_AT] * 2, _INT]),
     "project_back": (ctypes.c_int, [*[_INT] * 4, *[_AT] * 2, *[_INT] * 3, *[_AT] * 3, _INT]),
-    "read": (ctypes.c_int, [_AT, _REAL, _AT, _INT, *[_AT] * 5, _INT]),
-    "read_back": (ctypes.c_int, [_AT, _REAL, _AT, _INT, *[_AT] * 7, _INT]),
     "soft": (
         ctypes.c_int,
         [_AT, _INT, *[_AT] * 5, _REAL, _REAL, _AT, _AT, _REAL, _REAL, _AT, _INT, *[_AT] * 6, _INT],

@@ -1,50 +1,23 @@
-"""The readout of all models, which maps embeddings to predictions.
-
-Small readouts are compiled (``source/dense.h``), and autograd sees one function. Matrix products of
-a few thousand numbers take BLAS longer to prepare than to compute, above all on several threads: a
-training step on small graphs has a dozen of them. The compiled library computes them on one thread.
-"""
+"""The readout of all models, which maps embeddings to predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch._utils import _unflatten_dense_tensors
 from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
 from torch_geometric.utils import softmax
 
 from hogwild.errors import (
     ConfigError,
-    GraphError,
     require_all_positive,
     require_positive,
     require_widths,
 )
-from hogwild.kernels.native import (
-    SMALL,
-    Library,
-    address,
-    addresses,
-    applied,
-    by_torch,
-    integers,
-    library,
-    readable,
-    recorded,
-    require,
-    unheard,
-    watched,
-)
 from hogwild.models.base import Called
 from hogwild.nn import norm as norms
-from hogwild.nn.mlp import MLP, items
-from hogwild_node.networks import mlp
+from hogwild.nn.mlp import MLP
 
 Network = Callable[[Tensor], Tensor]
 POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
@@ -173,29 +146,6 @@ def read(
         score: The scores [(R,) N, 1] of nodes, whose softmax over a graph weighs the nodes' outputs
             before they are pooled; ``None``: they are not weighed.
     """
-    networks = (node,) if graph is None else (node, graph)
-    native = library()
-    plain = h.is_cpu and all(
-        unheard(net, MLP) and not (net.training and net.dropout) for net in networks
-    )
-    if native is not None and plain and not watched() and pool == "mean" and score is None:
-        given = [p for net in networks for p in _parameters(net)]
-        fits = _fits(networks, h, given)
-        named = h.size(-2) > 0 or graph is None if batch is None else _names_graphs(batch, h)
-        if fits and named:
-            return _read(native, networks, h, given, batch, size)
-    return _on_torch(node, graph, h, batch, size, pool, score)
-
-
-def _on_torch(
-    node: Network,
-    graph: Network | None,
-    h: Tensor,
-    batch: Tensor | None,
-    size: int | None,
-    pool: str = "mean",
-    score: Network | None = None,
-) -> Tensor:
     y = node(h)
     if graph is None:
         return y
@@ -206,133 +156,3 @@ def _on_torch(
         whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
         return graph(whole.get(pool, y.sum)(-2, keepdim=True))
     return graph(POOLS[pool](y, batch, size))
-
-
-def _parameters(net: MLP) -> list[Tensor]:
-    """All weights, then all biases."""
-    return [p for group in (net.weight, net.bias) for p in items(group)]
-
-
-@lru_cache(maxsize=64)
-def _shapes(lead: tuple[int, ...], *networks: tuple[int, ...]) -> tuple[list[torch.Size], int]:
-    """Of perceptrons of these widths: the shapes of all weights and then of all biases, of one
-    after the other, and how many numbers they have."""
-    shapes: list[torch.Size] = []
-    for sizes in networks:
-        shapes += [torch.Size((*lead, b, a)) for a, b in pairwise(sizes)]
-        shapes += [torch.Size((*lead, b)) for b in sizes[1:]]
-    return shapes, sum(shape.numel() for shape in shapes)
-
-
-def _fits(networks: Sequence[MLP], h: Tensor, given: Sequence[Tensor]) -> bool:
-    """Whether the compiled readout takes these tensors, and is faster than torch."""
-    node = networks[0]
-    lead = () if node.replicas is None else (node.replicas,)
-    shapes, numbers = _shapes(lead, *(net.channels for net in networks))
-    return (
-        h.shape[:-2] == lead
-        and h.dim() > 1
-        and type(h) in (Tensor, nn.Parameter)
-        and h.size(-1) == node.channels[0]
-        and h.dtype in (torch.float32, torch.float64)
-        and h.size(-2) * numbers <= SMALL
-        and readable(given, h.dtype)
-        and [p.shape for p in given] == shapes
-    )
-
-
-def _names_graphs(batch: Tensor, h: Tensor) -> bool:
-    return batch.dtype == torch.long and batch.shape == (h.size(-2),) and batch.is_contiguous()
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A readout that is compiled.
-
-    Attributes:
-        native: The compiled library.
-        networks: The perceptrons, of nodes and, if graphs are predicted, of graphs.
-        shape: What ``source/library.cpp`` is told of the sizes.
-        batch: The graph of every node, [N], or ``None``.
-        graphs: Number of graphs; ``None``: nodes are predicted.
-    """
-
-    native: Library
-    networks: tuple[MLP, ...]
-    shape: bytes
-    batch: Tensor | None
-    graphs: int | None
-
-    def call(self, name: str, h: Tensor, given: Sequence[Tensor], *rest: Tensor | None) -> None:
-        """Call a function of the library."""
-        failed, why = self.native.call(
-            name, self.shape, self.networks[0].negative_slope, addresses(given),
-            h.dtype == torch.float32, address(h), address(self.batch), *map(address, rest),
-        )  # fmt: skip
-        if failed == 2:
-            raise GraphError(f"{why}; expected numbers from 0 to {(self.graphs or 0) - 1} in batch")
-        require((failed, why))
-
-    def on_torch(self, h: Tensor, *given: Tensor) -> Tensor:
-        """The same predictions by operations that autograd differentiates again."""
-        functions, at = [], 0
-        for net in self.networks:
-            n = len(net.channels) - 1
-            weight, bias = given[at : at + n], given[at + n : at + 2 * n]
-            functions.append(partial(mlp, weights=weight, biases=bias, slope=net.negative_slope))
-            at += 2 * n
-        graph = functions[1] if len(functions) > 1 else None
-        return _on_torch(functions[0], graph, h, self.batch, self.graphs)
-
-
-def _read(
-    native: Library,
-    networks: tuple[MLP, ...],
-    h: Tensor,
-    given: Sequence[Tensor],
-    batch: Tensor | None,
-    size: int | None,
-) -> Tensor:
-    if not (h.is_contiguous() or h.mT.is_contiguous()):
-        h = h.contiguous()  # gradients are laid out like h
-    graphs = None
-    if len(networks) > 1:
-        graphs = 1 if batch is None else size
-        if graphs is None:
-            graphs = int(batch.max()) + 1 if h.size(-2) else 0  # type: ignore[union-attr]
-    numbers = [1 if h.dim() == 2 else h.size(0), h.size(-2), -1 if graphs is None else graphs]
-    numbers += [0 if h.dim() == 2 else h.stride(0), h.stride(-2), h.stride(-1)]
-    layers = [len(net.channels) - 1 for net in networks]
-    widths = [w for net in networks for w in net.channels]
-    numbers += [*layers, *widths] if graphs is not None else [*layers, 0, *widths, 0]
-    found: Tensor = applied(
-        _Read, Reading(native, networks, integers(numbers), batch, graphs), h, *given
-    )
-    return found
-
-
-class _Read(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, reading: Reading, h: Tensor, *given: Tensor) -> Tensor:
-        lead, graphs, last = h.shape[:-2], reading.graphs, reading.networks[-1].channels[-1]
-        out = h.new_empty(*lead, h.size(-2) if graphs is None else graphs, last)
-        width = reading.networks[0].channels[-1]
-        ctx.mean = None if graphs is None else h.new_empty(*lead, graphs, width)
-        reading.call("read", h, given, ctx.mean, out)
-        ctx.reading, ctx.layout = reading, (h.shape, h.stride())
-        ctx.save_for_backward(h, *given)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        reading: Reading = ctx.reading
-        h, *given = ctx.saved_tensors
-        wanted: Sequence[bool] = ctx.needs_input_grad[1:]
-        # Nobody counts what is assigned to `.data` since the forward pass.
-        same = (h.shape, h.stride()) == ctx.layout and _fits(reading.networks, h, given)
-        if recorded(grad) or not same:
-            return None, *by_torch(reading.on_torch, (h, *given), wanted, grad)
-        into = torch.empty_like(h) if wanted[0] else None
-        sums = h.new_empty(sum(p.numel() for p in given))
-        reading.call("read_back", h, given, ctx.mean, grad.contiguous(), into, sums)
-        return None, into, *_unflatten_dense_tensors(sums, given)

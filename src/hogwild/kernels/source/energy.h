@@ -5,7 +5,7 @@
 //
 // hogwild_node/round.py writes the same arithmetic for torch and NumPy; the tests compare both. A
 // node's block of the Hessian, the coupling of an edge and the couplings between two senders of one
-// receiver follow from the local quadratic models (hogwild_node/quadratic.py).
+// receiver follow from the local quadratic models (hogwild_node/local.py).
 //
 // One source serves both machines. On a CPU one thread computes a graph, or a few threads a large one,
 // in packs of eight rows. On a GPU a block of threads computes a graph, row by row. team.sync() separates

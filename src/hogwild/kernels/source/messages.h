@@ -1,5 +1,5 @@
 // Quadratic messages of some nodes, one node a lane. The formulas are those of
-// hogwild_node/rules/messages.py, mode.py, trust.py and retreat.py.
+// hogwild_node/rules/messages.py, mode.py and safeguard.py.
 #pragma once
 #include "clusters.h"
 
@@ -21,7 +21,8 @@ class Messengers : public Clusters<S> {
     Messengers(const Rule& rule, const Turn& turn) : A(rule, turn) {}
 
     void update() override {
-        A::fill();
+        A::fill(A::contexts);
+        while (A::ask()) {}
         A::read(turn_.h, h);
         A::read_views();
         for (int l = 0; l < LANES; ++l) known_[l] = m_.known[replica * f.nodes + node[l]] ? -1 : 0;
