@@ -26,13 +26,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.cli import execute
 from hogwild.cli.common import Outcome
-from hogwild.cli.options import Verb, argument, option, pairs
+from hogwild.cli.options import JSON, Option, Options, Verb, argument, pairs
 from hogwild.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -51,33 +50,6 @@ EXPERIMENTS = (
     "size", "staleness", "cost", "free",
 )  # fmt: skip
 """Names for the help, which must not wait for torch. A test compares them with the registry."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options(Verb):
-    """The help text is that of the module."""
-
-    experiments: tuple[str, ...] = argument(", ".join(EXPERIMENTS) + ", or report", nargs="+")
-    only: tuple[str, ...] = option(
-        (), "cells, or patterns such as 'chains/*'; default: all", nargs="+", metavar="CELL"
-    )
-    list: bool = option(False, "name the cells, compute nothing")
-    quick: bool = option(False, "less of everything")
-    recipe: str = option("default", "default, or paper: the paper's optimiser and solver")
-    replicas: int | None = option(None, "folds times seeds; default: the protocol's")
-    device: str = option("cpu", "of training")
-    trial: str | None = option(None, "try other options, and keep the records", metavar="NAME")
-    set: tuple[str, ...] = option((), "an option that the trial changes", metavar="K=V")
-    resume: bool = option(False, "keep what is there, and compute the rest")
-    results: str = option("runs/experiments/results", "where cells are kept", metavar="DIR")
-    work: str = option("runs/experiments", "trained models and checkpoints", metavar="DIR")
-
-    def run(self) -> Outcome:
-        """Compute cells, list them, or write the report."""
-        return run(self)
-
-
-Options.__doc__ = f"{__doc__}\nExamples:\n{EXAMPLES}"
 
 
 def run(options: Options) -> Outcome:
@@ -148,10 +120,40 @@ def run(options: Options) -> Outcome:
     return Outcome("\n".join(texts).rstrip(), data, good)
 
 
+COMMAND = Verb(
+    f"{__doc__}\nExamples:\n{EXAMPLES}",
+    [
+        JSON,
+        argument("experiments", ", ".join(EXPERIMENTS) + ", or report", nargs="+"),
+        Option(
+            "only", "tuple[str, ...]", (), "cells, or patterns such as 'chains/*'; default: all",
+            nargs="+", metavar="CELL",
+        ),
+        Option("list", "bool", False, "name the cells, compute nothing"),
+        Option("quick", "bool", False, "less of everything"),
+        Option("recipe", "str", "default", "default, or paper: the paper's optimiser and solver"),
+        Option("replicas", "int | None", None, "folds times seeds; default: the protocol's"),
+        Option("device", "str", "cpu", "of training"),
+        Option(
+            "trial", "str | None", None, "try other options, and keep the records", metavar="NAME"
+        ),
+        Option("set", "tuple[str, ...]", (), "an option that the trial changes", metavar="K=V"),
+        Option("resume", "bool", False, "keep what is there, and compute the rest"),
+        Option(
+            "results", "str", "runs/experiments/results", "where cells are kept", metavar="DIR"
+        ),
+        Option(
+            "work", "str", "runs/experiments", "trained models and checkpoints", metavar="DIR"
+        ),
+    ],
+    run,
+)  # fmt: skip
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     words = sys.argv[1:] if words is None else words
-    return execute(Options, words, "python -m experiments", "experiments")
+    return execute(COMMAND, words, "python -m experiments", "experiments")
 
 
 def _listed(chosen: list[Experiment], only: list[str], results: Results, work: Work) -> Outcome:

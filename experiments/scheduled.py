@@ -16,7 +16,7 @@ from torch import Tensor
 
 from experiments.experiment import Work
 from hogwild.errors import ConfigError, among
-from hogwild.executors.simulate import asynchronous_embed
+from hogwild.executors.gradients import asynchronous_embed
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models import GAT, GCN

@@ -53,7 +53,7 @@ def pair(folder):
     with prepared(model, data, 2, place) as setup:
         engine = setup.executor(1e-10, checkpoints=True)
         engine.call("start")
-        yield *(host.worker for host in engine.hosts), engine.revive
+        yield *engine.workers, engine.revive
 
 
 def exact(model, data):

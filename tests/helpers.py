@@ -8,7 +8,6 @@ from hogwild import EnergyGNN, Inputs
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     GeometricDelay,
     GilbertElliott,
     Latency,
@@ -27,7 +26,6 @@ HARSH = [
     BernoulliLoss(0.3),
     Stragglers(0.2, slowdown=3),
     Reordering(0.3),
-    Duplication(0.3),
     Crashes(0.5, period=20, downtime=6, rejoin="cold", until=40),
 ]
 """Everything goes wrong that a rule may survive."""
@@ -41,7 +39,6 @@ def bounded(rate, until=500):
         ParetoDelay(1.5, cap=8),
         Latency(4, jitter=2),
         Reordering(rate),
-        Duplication(rate),
         BernoulliLoss(rate, burst=3),
         LinkChurn(rate, period=60, downtime=10),
         Stragglers(0.2, slowdown=3),
@@ -159,13 +156,13 @@ def record(schedule, ticks):
     """The trace of a schedule's first ticks."""
     trace = Trace.of(schedule, {})
     for t in range(ticks):
-        trace.append(schedule.tick(t))
+        trace.ticks.append(schedule.tick(t))
     return trace
 
 
 def on_torch(simulation):
     """The same simulation without compiled code."""
-    simulation.kernel = simulation.post = None
+    simulation.kernel = simulation.ticks = None
     timetable = simulation.timetable
     if isinstance(timetable, Schedule):
         timetable._view, timetable._clock = timetable.view, None

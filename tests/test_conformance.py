@@ -44,7 +44,6 @@ from hogwild.errors import HogwildError
 from hogwild.models import Kind
 from hogwild.models.export import export
 from hogwild.models.soft import Slow
-from hogwild.problems import energy
 from hogwild.testing import random_graph
 from hogwild_node import model as node_models
 from hogwild_node import model_file
@@ -198,14 +197,6 @@ def embed(model, data):
 def by_torch(model, data):
     with on_torch():
         return embed(model, data)
-
-
-def in_blocks(model, data):
-    """The evaluation of large graphs, on torch."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(energy.LARGE, "cpu", 0)
-        patch.setattr(energy, "BLOCK_EDGES", 5)
-        return by_torch(model, data)
 
 
 def warm(model, data):
@@ -374,7 +365,6 @@ ENGINES = {
     "forward": forward,
     "compiled": embed,
     "torch": by_torch,
-    "blocks": in_blocks,
     "warm": warm,
     "stream": stream,
     "messages": simulated("messages"),
@@ -443,8 +433,6 @@ REFUSED = [
 INEXPRESSIBLE = [
     # An agent has links, which go both ways, and one to each neighbour.
     {"engine": AGENTS, "graph": ("parallel", "directed")},
-    # The same code as on torch.
-    {"engine": ("blocks",), "model": tuple(m for m in MODELS if m not in PICNN)},
 ]
 """What cannot be asked of an engine."""
 

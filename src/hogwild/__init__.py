@@ -43,12 +43,12 @@ def __dir__() -> list[str]:
 
 
 _MOVED = {
-    "hogwild.asynchrony.impairment": "hogwild.asynchrony.impairments",
+    "hogwild.asynchrony.seeding": "hogwild.asynchrony.impairment",
     "hogwild.cluster.memory": "hogwild.cluster.setup",
     "hogwild.executors.cone": "hogwild.executors.deadlines",
     "hogwild.executors.simulated": "hogwild.executors.simulation",
     "hogwild.executors.tracked": "hogwild.executors.track_result",
-    "hogwild.executors.unrolled": "hogwild.executors.simulate",
+    "hogwild.executors.unrolled": "hogwild.executors.gradients",
     "hogwild.rules.energies": "hogwild.rules.base",
 }
 

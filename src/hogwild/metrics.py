@@ -307,3 +307,62 @@ def _check_target(metric: Metric, prediction: Tensor, target: Tensor) -> None:
                 f"the target names classes {low} to {high}; expected 0 to {out - 1}, since "
                 f"predictions have {out} outputs (leave unlabelled nodes out with mask=...)"
             )
+
+
+# -- predictions of one graph against targets ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A metric of predictions [..., N, out] against given targets.
+
+    Attributes:
+        metric: The metric.
+        target: The targets of the items that count.
+        keep: Which items count, [N]; ``None``: all.
+    """
+
+    metric: Metric
+    target: Tensor
+    keep: Tensor | None = None
+
+    def __call__(self, prediction: Tensor) -> Tensor:
+        """The metric of predictions [..., N, out], [...] in double precision on the CPU."""
+        chosen = prediction if self.keep is None else prediction[..., self.keep, :]
+        return self.metric(chosen, self.target).double().cpu()
+
+    @classmethod
+    def of(
+        cls,
+        prediction: Tensor,
+        target: Tensor | None,
+        metric: str | Score | None = None,
+        higher_is_better: bool | None = None,
+        mask: Tensor | None = None,
+    ) -> Scorer | None:
+        """The score of predictions like these, [..., N, out]; ``None``: there are no targets. The
+        other arguments are those of :func:`hogwild.robustness`; targets that do not fit raise."""
+        n = prediction.size(-2)
+        if mask is not None and (
+            mask.dtype != torch.bool or mask.shape != (n,) or not bool(mask.any())
+        ):
+            raise InputError(
+                f"mask has shape {list(mask.shape)} and dtype {mask.dtype}, {int(mask.sum())} of "
+                f"it set; expected a boolean [{n}], one for each prediction, with some of them set"
+            )
+        if target is None:
+            if metric is not None:
+                raise InputError(
+                    f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
+                )
+            return None
+        if target.is_floating_point() and bool(target.isnan().any()):
+            raise InputError(
+                f"NaN values in the target: {int(target.isnan().sum())}; expected numbers, "
+                f"or target= and mask= without those that are missing"
+            )
+        if mask is not None:
+            prediction = prediction[..., mask, :]
+            if target.dim() and target.size(0) == n:
+                target = target[mask]
+        return cls(choose(metric, higher_is_better, prediction, target), target, mask)

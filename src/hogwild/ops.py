@@ -127,11 +127,6 @@ def scatter(x: Tensor, index: Tensor, size: int) -> Tensor:
     return out.scatter_add(-1, index.expand_as(x), x)
 
 
-def scatter_into(out: Tensor, index: Tensor, x: Tensor) -> None:
-    """Add the rows of ``x`` to the rows of ``out`` named by index, in place: [R, …, n]."""
-    out.view(*x.shape[:-1], out.size(-1)).scatter_add_(-1, index.expand_as(x), x)
-
-
 def distinct(rows: Tensor, cols: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct pairs of indices below ``size``: the number of every pair, [n], and the two
     entries of every distinct pair, [M] each."""

@@ -372,4 +372,4 @@ def test_runs_with_rounded_packets_end_when_they_come_no_nearer():
     assert result.run.stalled
     assert 500 < result.run.ticks < 5_000
     assert result.verdict.startswith(f"Stopped at tick {result.run.ticks}, as runs no longer come")
-    assert "Quantised packets end near the answer and not at it" in result.verdict
+    assert "so that runs end near the answer and not at it" in result.verdict

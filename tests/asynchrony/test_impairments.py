@@ -5,7 +5,6 @@ import pytest
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     GeometricDelay,
     GilbertElliott,
     Latency,
@@ -35,7 +34,6 @@ from hogwild.errors import ConfigError
         lambda: Crashes(rejoin="lukewarm"),
         lambda: LinkChurn(rate=3),
         lambda: Reordering(-1),
-        lambda: Duplication(2),
     ],
 )
 def test_bad_impairments(make):

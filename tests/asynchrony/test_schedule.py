@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     GeometricDelay,
     Latency,
     Reordering,
@@ -48,11 +47,10 @@ def test_bounded_schedules_are_partially_asynchronous(stagger, delay, seed, impa
     assert found.hold, found
 
 
-@pytest.mark.parametrize("second", [Duplication(0.6), Reordering(0.6)], ids=str)
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_cap_below_the_delay_binds_repeated_and_overtaken_packets_too(second, order):
+def test_a_cap_below_the_delay_binds_overtaken_packets_too(order):
     graph = random_graph([12], seed=1)
-    impairments = [GeometricDelay(0.3, cap=2), second][::order]
+    impairments = [GeometricDelay(0.3, cap=2), Reordering(0.6)][::order]
     schedule = Schedule(graph, stagger=5, delay=10, impairments=impairments)
     assert schedule.bounds == (5, 2)
     assert check_trace(record(schedule, 300), graph, 5).oldest_view <= 2

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hogwild.asynchrony.seeding import Streams, mix
+from hogwild.asynchrony.impairment import Streams, mix
 from hogwild.errors import ConfigError
 
 

@@ -14,22 +14,22 @@ from hogwild_node import packets
 
 HELP = """\
 import sys, time
-from hogwild.cli import main
-try:
-    main([*sys.argv[1:], '--help'])
-finally:
-    print(time.process_time(), sorted({'torch', 'numpy', 'scipy', 'tqdm'} & set(sys.modules)))
+from hogwild.cli import VERBS, main
+for words in [[], *([name] for name in VERBS)]:
+    begun = time.process_time()
+    try:
+        main([*words, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0
+    assert time.process_time() - begun < 0.5
+assert not {"torch", "numpy", "scipy", "tqdm"} & set(sys.modules)
 """
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in VERBS)])
-def test_help_does_not_wait_for_torch(words):
-    done = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True)
+def test_help_does_not_wait_for_torch():
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "usage: hogwild" in done.stdout
-    seconds, _, loaded = done.stdout.splitlines()[-1].partition(" ")
-    assert loaded == "[]"
-    assert float(seconds) < 0.5
+    assert done.stdout.count("usage: hogwild") == 1 + len(VERBS)
 
 
 def test_version_and_module():

@@ -1,40 +1,29 @@
 """From a frozen dataclass to arguments and back."""
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, dataclass, field
-from typing import Any
 
 import pytest
 
-import hogwild.cli
-from hogwild.cli.options import (
-    Verb,
-    argument,
-    each,
-    in_flags,
-    option,
-    parameters,
-    parse,
-    parser_of,
-    taken,
-    value,
-)
+import hogwild
+from hogwild.cli.options import Option, argument, names, parameters, parse, taken, value, verb
 from hogwild.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Oven:
-    """Another dataclass, which judges its values itself."""
-
-    heat: float = field(default=180.0, metadata={"help": "degrees", "group": "oven"})
-    fan: bool = field(default=True, metadata={"help": "100 % air", "group": "oven"})
-    tray_options: dict[str, Any] = field(default_factory=dict, metadata={"help": "of a tray"})
-    cake: str = field(default="", metadata={"help": "which is an argument of the verb already"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bake(Verb):
+@verb(
+    argument("cake", "which one"),
+    Option("eggs", "int", 2, "how many", "dough"),
+    Option("sugar", "float | None", 0.5, "kilograms", "dough"),
+    Option("icing", "str | float", "auto", "how thick"),
+    Option("layers", "Sequence[int]", (1, 2), "how high", metavar="N,..."),
+    Option("shape", "str", "round", "seen from above", choices=("round", "square")),
+    Option("topping", "tuple[str, ...]", (), "any number of times"),
+    Option("rising_time", "int | None", None, "minutes"),
+    Option("quick", "bool", False, "less of everything"),
+    Option("heat", "Any", 180.0, "degrees", "oven", needless=True),
+    Option("fan", "Any", True, "100 % air", "oven", needless=True),
+    Option("tray_options", "dict", {}, "of a tray", needless=True),
+)
+def bake(options):
     """Bake a cake.
 
     It takes a while.
@@ -43,30 +32,16 @@ class Bake(Verb):
       hogwild bake sponge --eggs 3
     """
 
-    cake: str = argument("which one")
-    eggs: int = option(2, "how many", group="dough")
-    sugar: float | None = option(0.5, "kilograms", group="dough")
-    icing: str | float = option("auto", "how thick")
-    layers: tuple[int, ...] = option((1, 2), "how high", metavar="N,...")
-    shape: str = option("round", "seen from above", choices=("round", "square"))
-    topping: tuple[str, ...] = option((), "any number of times")
-    rising_time: int | None = option(None, "minutes")
-    quick: bool = option(False, "less of everything")
-    settings: Mapping[str, Any] = each(Oven)
-
 
 def read(*words):
-    return parse(Bake, ["sponge", *words], "hogwild bake")
+    return parse(bake, ["sponge", *words], "hogwild bake")
 
 
 def test_defaults():
-    assert read() == Bake(cake="sponge")
     assert read().as_dict() == {
         "json": False, "cake": "sponge", "eggs": 2, "sugar": 0.5, "icing": "auto",
         "layers": (1, 2), "shape": "round", "topping": (), "rising_time": None, "quick": False,
     }  # fmt: skip
-    with pytest.raises(FrozenInstanceError):
-        read().eggs = 3
 
 
 @pytest.mark.parametrize(
@@ -84,13 +59,10 @@ def test_defaults():
         ("--topping nuts:a=1,b=2 --topping cream", "topping", ("nuts:a=1,b=2", "cream")),
         ("--rising-time 20", "rising_time", 20),
         ("--quick", "quick", True),
-        ("--heat 200", "settings", {"heat": 200}),
-        ("--heat none --fan false", "settings", {"heat": None, "fan": False}),
-        (
-            "--tray-option depth=3 --tray-option lid=true",
-            "settings",
-            {"tray_options": {"depth": 3, "lid": True}},
-        ),
+        ("--heat 200", "heat", 200),
+        ("--heat none", "heat", None),
+        ("--fan false", "fan", False),
+        ("--tray-option d=3 --tray-option lid=true", "tray_options", {"d": 3, "lid": True}),
     ],
 )
 def test_values(words, name, expected):
@@ -107,7 +79,7 @@ def test_values(words, name, expected):
         ("--eggs none", "argument --eggs: 'none'; expected an integer"),
         ("--sugar much", "argument --sugar: 'much'; expected a number"),
         ("--layers 1;2", "'1;2'; expected an integer, or several with commas between them"),
-        ("--shape rund", "argument --shape: 'rund'; did you mean 'round'?"),
+        ("--shape rund", "argument --shape: invalid choice: 'rund' (choose from"),
         ("--eggs", "argument --eggs: expected one argument"),
         ("--eg 3", "unknown argument '--eg'; did you mean '--eggs'?"),
         ("--sugr=3", "unknown argument '--sugr'; did you mean '--sugar'?"),
@@ -130,7 +102,7 @@ def test_a_table_takes_keys_and_values():
 
 
 def test_help():
-    text = parser_of(Bake, "hogwild bake").format_help()
+    text = bake.parser("hogwild bake").format_help()
     assert "Bake a cake.\n\nIt takes a while.\n" in text
     assert text.endswith("examples:\n  hogwild bake sponge --eggs 3\n")
     dough, oven = text.index("\ndough:\n"), text.index("\noven:\n")
@@ -157,11 +129,11 @@ def test_help():
 )
 def test_keywords_are_said_as_flags(said, expected):
     options = read("--tray-option", "depth=3")
-    assert in_flags(said, options) == (said if expected is None else expected)
+    assert options.in_flags(said) == (said if expected is None else expected)
 
 
 def test_a_key_that_a_flag_has_too_is_left_as_it_is():
-    assert in_flags("eggs=3", read("--tray-option", "eggs=3")) == "eggs=3"
+    assert read("--tray-option", "eggs=3").in_flags("eggs=3") == "eggs=3"
 
 
 @pytest.mark.parametrize(
@@ -176,17 +148,18 @@ def test_values_of_flags(text, expected):
 def test_parameters_are_read_from_the_source():
     """Defaults are those of the function, and descriptions lose the marks of a docstring."""
     place = "executors/simulate.py:simulate"
-    wanted = inspect.signature(hogwild.simulate).parameters
+    wanted = inspect.signature(hogwild.simulate).parameters.values()
     found = parameters(place)
-    assert {name: p.default for name, p in wanted.items() if p.default is not p.empty} == {
-        name: default for name, (default, _) in found.items()
-    }
-    assert found["stagger"][1] == (
+    assert [(p.name, p.annotation) for p in wanted] == [(o.name, o.kind) for o in found.values()]
+    for each in wanted:
+        assert each.default in (each.empty, found[each.name].default)
+    assert found["stagger"].help == (
         "S, the largest number of ticks between two turns of a node; 1: all together"
     )
-    assert found["radius"][1].startswith("with --rule balls: the hops within which")
-    assert parameters("executors/swarm_result.py:Faults")["loss"] == (
-        0.0,
-        "probability that a packet is lost",
-    )
-    assert taken(place, "runs", default=5).default == 5
+    assert found["radius"].help.startswith("with --rule balls: the hops within which")
+    loss = parameters("executors/swarm_result.py:Faults")["loss"]
+    assert (loss.kind, loss.default) == ("float", 0.0)
+    assert loss.help == "probability that a packet is lost"
+    (runs,) = taken(place, "runs", "how often", default=5)
+    assert (runs.default, runs.group) == (5, "how often")
+    assert names("rules/__init__.py", "RULES") == tuple(hogwild.rules.RULES)

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from dataclasses import fields
 
 import pytest
 import torch
@@ -11,27 +10,13 @@ from tiny_runs import TASK
 from tiny_tasks import chain
 from torch_geometric.data import Data
 
-import hogwild
 from hogwild import train
-from hogwild.analysis.sweep import VALUES
-from hogwild.asynchrony.impairments import known
-from hogwild.asynchrony.scenarios import ON_GRAPHS
 from hogwild.asynchrony.trace import Trace
-from hogwild.cli import common, main, runs
-from hogwild.metrics import METRICS
+from hogwild.cli import common, main
+from hogwild.cli.options import Options
 
 RUN = ("--runs", "1", "--tol", "0.1")
 GRID = ("--staggers", "1,5", "--delays", "0,2", "--losses", "0,0.3", *RUN)
-
-
-def test_the_help_lists_what_there_is():
-    """It is written down or read from the source, since help does not wait for torch."""
-    options = {name: ", ".join(f.name for f in fields(kind)) for name, kind in known().items()}
-    assert options == runs.known_impairments()
-    assert tuple(hogwild.rules.RULES) == runs.RULES
-    assert tuple(METRICS) == runs.METRICS
-    assert tuple(VALUES) == runs.VALUES
-    assert tuple(ON_GRAPHS) == runs.SCENARIOS
 
 
 # -- simulate --------------------------------------------------------------------------------------
@@ -247,9 +232,9 @@ def test_graphs_with_one_answer_are_run_in_larger_numbers(nodes, pooled, count):
         for i in range(180)
     ]
     result = train(graphs, model="gcn", epochs=1, folds=3)
-    chosen = common.Chosen(result, 0, result.model)
-    assert len(chosen.some(None)) == count
-    assert len(chosen.some(5)) == 5
+    for given, taken in ((None, count), (5, 5)):
+        chosen = common.Chosen(result, 0, result.model, Options(graphs=given))
+        assert len(chosen.some()) == taken
     assert len(chosen.graphs()) == 60
 
 

@@ -157,7 +157,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch, capsys):
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("x", False)],
 )
 def test_loopback_is_the_default_and_others_are_warned_of(host, fine):
-    assert parse(show.Serve, [], "hogwild serve").host == "127.0.0.1"
+    assert parse(show.serve, [], "hogwild serve").host == "127.0.0.1"
     assert show._is_loopback(host) is fine
 
 

@@ -6,7 +6,7 @@ import torch
 from cluster_parts import MODELS, case
 from torch_geometric.data import Data
 
-from hogwild import GAT, GSDGNN, EnergyGNN
+from hogwild import GAT, GSDGNN, EnergyGNN, SoftEnergyGNN
 from hogwild.cluster import Disorder, Store, Trace, Trainer, infer, partition
 from hogwild.errors import AsynchronyError, ConfigError, DataError, FeatureError
 
@@ -94,6 +94,9 @@ def test_bad_input_is_one_clear_line(tmp_path):
         infer(model, Data(**data.to_dict(), edge_attr=torch.randn(data.num_edges, 2)), 2)
     with pytest.raises(AsynchronyError, match="expected one implicit layer"):
         infer(GAT(3, out_channels=1), data, 2)
+    with pytest.raises(AsynchronyError, match=r"attention \(heads=2\) needs the whole graph"):
+        infer(SoftEnergyGNN(3, out_channels=1, heads=2), data, 2, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
     for options, words in (
         ({"workers": 0}, "workers=0"), ({"tol": 0.0}, r"tol=0\.0"),
         ({"partition": "magic"}, "magic"),
@@ -124,8 +127,8 @@ def test_a_folder_with_another_graph_is_written_again(what, tmp_path):
 
 def test_edge_weights_of_files_have_the_dtype_of_the_model(tmp_path):
     torch.manual_seed(0)
-    path = tmp_path / "graph.csv"
-    path.write_text("src,dst,weight\n0,1,2\n1,0,2\n1,2,3\n2,1,3\n")
+    path = tmp_path / "graph.npz"
+    np.savez(path, src=[0, 1, 1, 2], dst=[1, 0, 2, 1], edge_weight=[2.0, 2.0, 3.0, 3.0])
     run = infer(GSDGNN(1, out_channels=2), path, 2, disorder=Disorder())
     assert run.converged
     assert run.prediction.dtype == torch.float32

@@ -28,7 +28,7 @@ def test_a_restarted_worker_hears_embeddings_and_not_only_versions(tmp_path):
         mail = a.outgoing(1)
         assert b.receive(0, mail)
         a.has_arrived(1, mail, b.version[0])
-        b = make(1)  # it has forgotten what it heard
+        make(1)  # it has forgotten what it heard
         short = a.outgoing(1)
         assert short.packet is None  # the first life has the embeddings
         assert not b.receive(0, short)
@@ -43,7 +43,7 @@ def test_mail_to_an_earlier_life_does_not_count(tmp_path):
         mail = a.outgoing(1)
         assert b.receive(0, mail)
         early = b.version[0]
-        b = make(1)
+        make(1)
         a.receive(1, b.outgoing(0))  # before the news that the mail has arrived
         a.has_arrived(1, mail, early)
         assert a.outgoing(1).packet is not None

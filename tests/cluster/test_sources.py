@@ -15,37 +15,6 @@ ATTR = np.arange(10.0).reshape(5, 2)
 X = np.arange(15.0).reshape(5, 3) / 7
 
 
-COLUMNS = {"src": EDGES[0], "dst": EDGES[1], "weight": WEIGHT, "a": ATTR[:, 0], "b": ATTR[:, 1]}
-
-
-@pytest.mark.parametrize("kind", ["csv", "tsv", "parquet"])
-def test_tables(kind, tmp_path):
-    path, separator = tmp_path / f"edges.{kind}", "," if kind == "csv" else "\t"
-    if kind == "parquet":
-        pa = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pa.table(COLUMNS), path)
-    else:
-        table, header = np.stack(list(COLUMNS.values()), 1), separator.join(COLUMNS)
-        np.savetxt(path, table, delimiter=separator, header=header, comments="")
-    whole = open_graph(path)
-    assert np.array_equal(whole.edge_index, EDGES)
-    assert np.array_equal(whole.edge_weight, WEIGHT)
-    assert np.array_equal(whole.edge_attr, ATTR)
-    assert np.array_equal(whole.x, np.ones((5, 1)))
-
-
-@pytest.mark.parametrize("suffix", ["txt", "edges"])
-def test_edge_lists(suffix, tmp_path):
-    path = tmp_path / f"list.{suffix}"
-    path.write_text("# a comment\n0 1\n% another\n1 0\n\n2 2\n2\t1\n4 0\n")
-    whole = open_graph(path)
-    assert np.array_equal(whole.edge_index, EDGES)
-    assert whole.num_nodes == 5
-    assert np.array_equal(whole.x, np.ones((5, 1)))
-    path.write_text("0 1 0.5\n1 0 1\n")
-    assert open_graph(path).edge_weight.tolist() == [0.5, 1.0]
-
-
 def test_npz_and_folders(tmp_path):
     names = {
         "x": X,
@@ -89,23 +58,16 @@ def test_pyg_data(tmp_path):
 
 def test_bad_files_are_named(tmp_path):
     with pytest.raises(DataError, match="does not exist"):
-        open_graph(tmp_path / "nothing.csv")
+        open_graph(tmp_path / "nothing.npz")
     (tmp_path / "a.xyz").write_text("")
-    with pytest.raises(ConfigError, match=r"expected a folder or one of \.npz"):
+    with pytest.raises(ConfigError, match=r"expected a folder, \.npz or \.pt"):
         open_graph(tmp_path / "a.xyz")
     for name in ("a.npz", "a.pt"):
         (tmp_path / name).write_text("not this")
         with pytest.raises(DataError, match="cannot be read"):
             open_graph(tmp_path / name)
-    for text, words in (
-        ("src,dst\n0,one\n", "table of numbers"), ("src,dst\n0,0.5\n", "not integers"),
-        ("src,dst\n", "holds no edges"),
-    ):  # fmt: skip
-        (tmp_path / "a.csv").write_text(text)
-        with pytest.raises(DataError, match=words):
-            open_graph(tmp_path / "a.csv")
     np.savez(tmp_path / "b.npz", x=X)
-    with pytest.raises(DataError, match="expected edge_index, or the ends"):
+    with pytest.raises(DataError, match="expected edge_index, or src and dst"):
         open_graph(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", edge_index=EDGES, x=np.full((5, 1), "a"))
     with pytest.raises(FeatureError, match="x holds <U1; expected numbers"):
@@ -113,10 +75,6 @@ def test_bad_files_are_named(tmp_path):
     np.savez(tmp_path / "d.npz", edge_index=EDGES, x=X[:2])
     with pytest.raises(GraphError, match="names nodes 0 to 4; expected 0 to 1"):
         open_graph(tmp_path / "d.npz")
-    if pytest.importorskip("pyarrow"):
-        (tmp_path / "a.parquet").write_text("not this")
-        with pytest.raises(DataError, match="cannot be read as parquet"):
-            open_graph(tmp_path / "a.parquet")
 
 
 def test_the_former_name_of_a_graph_in_arrays_still_works():

@@ -96,8 +96,8 @@ def test_a_change_equals_a_fresh_run_from_the_kept_state(name, faults):
     seen = track(net, joining(), stagger=4, **given)
     k = seen.embeddings.size(-1)
     rows = [6, 0, 1, 3, 4, 5]  # where the nodes of the second frame are among all nodes
-    assert torch.equal(seen.h[0, rows], fresh.h[0, -k:].T)
-    assert seen.h[0, 2].isnan().all()  # node 2 is gone
+    assert torch.equal(seen.embeddings[-1, 0, rows], fresh.h[0, -k:].T)
+    assert seen.embeddings[-1, 0, 2].isnan().all()  # node 2 is gone
 
 
 def together(update):
@@ -127,7 +127,9 @@ def test_gradient_steps_go_on_from_the_kept_embeddings():
         expected = together(update)
     given = {"rule": "gradient", "step": 0.05, "keep_embeddings": True}
     seen = track(net, joining(), stagger=1, delay=0, **given)
-    torch.testing.assert_close(seen.h[0, [6, 0, 1, 3, 4, 5]], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        seen.embeddings[-1, 0, [6, 0, 1, 3, 4, 5]], expected, rtol=0, atol=1e-12
+    )
 
 
 def test_fixed_points_go_on_from_the_kept_embeddings():
@@ -136,7 +138,9 @@ def test_fixed_points_go_on_from_the_kept_embeddings():
     with torch.no_grad():
         expected = together(lambda inputs, h: net.problem(inputs).step(h))
     seen = track(net, joining(), stagger=1, delay=0, keep_embeddings=True)
-    torch.testing.assert_close(seen.h[0, [6, 0, 1, 3, 4, 5]], expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        seen.embeddings[-1, 0, [6, 0, 1, 3, 4, 5]], expected, rtol=0, atol=1e-12
+    )
 
 
 def long(every=150):
@@ -262,8 +266,6 @@ def test_mistakes_are_refused():
         track(net, joining(), restart=0)
     with pytest.raises(ConfigError, match="replicas=2"):
         track(EnergyGNN(3, out_channels=1, replicas=2), joining())
-    with pytest.raises(AttributeError, match="keep_embeddings=True"):
-        _ = track(net, joining()).h
 
 
 @pytest.mark.parametrize("every", [5, 20, 40])

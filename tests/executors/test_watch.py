@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 
 import hogwild
 from hogwild import EnergyGNN, simulate
-from hogwild.executors.run import PATIENCE, Stall
+from hogwild.executors.simulate import PATIENCE, Stall
 
 
 def test_a_run_that_still_changes_somewhere_has_not_stalled():

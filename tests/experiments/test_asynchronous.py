@@ -13,7 +13,7 @@ from experiments.protocols import Protocol
 from experiments.registry import EXPERIMENTS
 from hogwild import Inputs, robustness
 from hogwild.errors import ConfigError
-from hogwild.executors.simulate import asynchronous_forward
+from hogwild.executors.gradients import asynchronous_forward
 
 TABLE = EXPERIMENTS["table2"]
 PROTOCOLS = {

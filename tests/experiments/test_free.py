@@ -8,6 +8,7 @@ import pytest
 import torch
 from samples import write_tu
 from torch_geometric.data import Data
+from torch_geometric.loader import DataLoader
 
 from experiments import free
 from experiments.__main__ import main
@@ -42,12 +43,24 @@ def board(run):
     return free._of_nodes(data.x, data.edge_index, data.y, [part == p for p in range(3)])
 
 
+def labelled(run):
+    """The rings, with features of edges and two labels of a ring."""
+    parts = rings(run)
+    for g in (g for part in parts for g in part):
+        g.edge_attr = torch.randn(g.num_edges, 2)
+        g.y = torch.tensor([[float(g.y), 1.0 - float(g.y)]])
+    return parts
+
+
 @pytest.fixture
 def tiny(monkeypatch):
     """Tiny sets in place of the real ones, and short trainings."""
     small = {
         "enzymes": replace(free.SETS["enzymes"], parts=rings, most=(3, 4), width=4, trials=2),
         "minesweeper": replace(free.SETS["minesweeper"], parts=board, most=(6, 6), width=4),
+        "peptides": replace(
+            free.SETS["peptides"], parts=labelled, most=(4, 4), width=4, trials=2, size=5
+        ),
     }
     for name, data in small.items():
         monkeypatch.setitem(free.SETS, name, data)
@@ -56,10 +69,11 @@ def tiny(monkeypatch):
 
 
 def test_every_model_is_measured_alike(tiny, tmp_path):
+    small = ("enzymes", "minesweeper", "peptides")
     work, results = Work(tmp_path / "work"), Results(tmp_path / "results")
-    run(FREE, work, results, ["enzymes/*", "minesweeper/*"])
+    run(FREE, work, results, ["enzymes/*", "minesweeper/*", "peptides/*"])
     records = results.read(FREE)
-    assert list(records) == [f"{n}/{m}" for n in ("enzymes", "minesweeper") for m in free.MODELS]
+    assert list(records) == [f"{n}/{m}" for n in small for m in free.MODELS]
     for cell, record in records.items():
         name, _, model = cell.partition("/")
         assert [one["options"] for one in record["trials"]] == [
@@ -195,3 +209,16 @@ def test_command_line(tiny, tmp_path, capsys):
     record = json.loads((tmp_path / "r/quick/free/enzymes/sage.json").read_text())
     assert record["command"] == "python -m experiments free --only enzymes/sage --quick"
     assert len(record["trials"]) == 1
+
+
+def test_resident_graphs_are_batched_as_a_loader_does():
+    [graphs, *_] = labelled(0)
+    found = free.Resident(graphs, 5, False, "cpu")
+    for one, other in zip(found, DataLoader(graphs, batch_size=5), strict=True):
+        assert one.num_graphs == other.num_graphs
+        for name in ("x", "edge_index", "edge_attr", "y", "batch"):
+            assert torch.equal(one[name], other[name]), name
+    mixed = free.Resident(graphs, 5, True, "cpu")
+    x = torch.cat([batch.x for batch in mixed])
+    assert not torch.equal(x, found.all.x)
+    assert torch.equal(x[:, 1].sort().values, found.all.x[:, 1].sort().values)

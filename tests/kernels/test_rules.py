@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch._subclasses import FakeTensorMode
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
-from hogwild.engines.rules import RuleKernel, kernel_of
+from hogwild.engines import updates_for
+from hogwild.engines.rules import RuleKernel
 from hogwild.errors import UnsupportedError
 from hogwild.kernels.native import library
 from hogwild.models import EnergyConv
@@ -62,7 +63,7 @@ def started(make, problem, h):
 
 
 def compiled(rule, problem, h):
-    kernel = kernel_of(rule, problem.graph, h)
+    kernel = updates_for(rule, problem.graph, h)
     assert isinstance(kernel, RuleKernel), kernel
     return kernel
 
@@ -215,22 +216,22 @@ def test_an_energy_without_memory_of_its_own_is_refused():
 def test_what_has_no_kernel_says_why():
     problem, h = pose(SIMPLE, 11)
     rule, _ = started(gradient_rule, problem, h)
-    assert "float32" in kernel_of(rule, problem.graph, h.float())
+    assert "float32" in updates_for(rule, problem.graph, h.float())
     for more in (edges((1, 1)), edges((0, 1), (1, 0))):
         twice, start = pose(torch.cat([SIMPLE, more], 1), 11)
         made, _ = started(gradient_rule, twice, start)
-        assert "self-loops or parallel" in kernel_of(made, twice.graph, start)
+        assert "self-loops or parallel" in updates_for(made, twice.graph, start)
     bounded, _ = started(lambda p: gradient_rule(p, "certified", age=3, moving=True), problem, h)
-    assert "bounds" in kernel_of(bounded, problem.graph, h)
+    assert "bounds" in updates_for(bounded, problem.graph, h)
     wide, h = pose(SIMPLE, 11, hidden_channels=9)
-    assert "wider" in kernel_of(started(gradient_rule, wide, h)[0], wide.graph, h)
+    assert "wider" in updates_for(started(gradient_rule, wide, h)[0], wide.graph, h)
     constant, _ = started(RULES["constant"], wide, h)
-    assert isinstance(kernel_of(constant, wide.graph, h), RuleKernel)
+    assert isinstance(updates_for(constant, wide.graph, h), RuleKernel)
     other = GSDGNN(2, out_channels=1).double().problem(Inputs(torch.randn(11, 2, **DOUBLE), SIMPLE))
     made = gradient_rule(other.detach())
-    assert "only gradient steps" in kernel_of(made, other.graph, h)
+    assert "only gradient steps" in updates_for(made, other.graph, h)
     act = Activation(
         "mine", SOFTPLUS.value, SOFTPLUS.slope, SOFTPLUS.curvature, SOFTPLUS.majoriser, 1.0, 0.25
     )
     own = EnergyConv(2, act=act).double().problem(Inputs(torch.randn(11, 2, **DOUBLE), SIMPLE))
-    assert "activation" in kernel_of(gradient_rule(own.detach()), own.graph, own.start())
+    assert "activation" in updates_for(gradient_rule(own.detach()), own.graph, own.start())

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hogwild import Inputs
+from hogwild.engines import engine_for, soft_gpu
 from hogwild.engines import soft as rows_module
-from hogwild.engines import soft_gpu
 from hogwild.engines.soft import SoftEngine, SoftRows, chebyshev_steps, momentum_steps
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.native import library
@@ -59,7 +59,7 @@ def problem_on(edge_index, n, batch=None, dtype=torch.float64, spread=1.0, devic
 
 def solved(problem, solver=None):
     """The answer of the engine for soft energies."""
-    return SoftEngine(problem, solver or TripleMomentum()).solve(None)
+    return engine_for(problem, solver or TripleMomentum()).solve(None)
 
 
 GRAPHS = {
@@ -71,7 +71,7 @@ GRAPHS = {
 OPTIONS = [
     {},
     {"replicas": 2},
-    {"edge_dim": 2, "width": 19},
+    {"edge_dim": 2, "width": 20},
     {"hidden_channels": 5, "condition": 900.0},
 ]
 
@@ -135,7 +135,9 @@ extern "C" void run_soft_cotangents(int blocks, double* shared, int room, Soft* 
 """
 
 
-@pytest.fixture(params=["torch", "emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(
+    params=["torch", "emulated", "emulated, B held", pytest.param("cuda", marks=pytest.mark.cuda)]
+)
 def device(request, monkeypatch, tmp_path_factory):
     """Where :class:`SoftRows` take steps, and the device for that."""
     if request.param == "cuda" and not torch.cuda.is_available():
@@ -148,6 +150,8 @@ def device(request, monkeypatch, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp() / "emulated_soft"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(soft_gpu, "THREADS", 64)
+    most = 1 << 20 if "held" in request.param else 0
+    monkeypatch.setattr(soft_gpu, "most_shared", lambda device: most)
 
     def launch(name, rows, blocks, shared, *arguments):
         kind = soft_gpu.prelude(rows.anchor.dtype)

@@ -296,11 +296,9 @@ def test_problem_of_a_model():
     x = torch.randn(4, 3, **DOUBLE)
     assert float(model.problem(Inputs(x, cycle(4))).modulus().detach().max()) < 0.95
     model.require_asynchronous(bare(edges((0, 1)), 2))  # nothing travels against the edges
-    stack = (
-        IGNN(3, out_channels=1, num_layers=2).double().problem(Inputs(x, cycle(4)))
-    )  # one problem a level
+    stack = IGNN(3, out_channels=1, num_layers=2).double().problem(Inputs(x, cycle(4)))
     assert stack.widths == [2, 2]
-    assert all(float(level.modulus().max()) < 0.95 for level in stack.begun)
+    assert all(float(level.modulus().max()) < 0.95 for level in stack.problems())
 
 
 def test_adjoint_reuses_the_last_factor(monkeypatch):

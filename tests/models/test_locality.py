@@ -225,11 +225,12 @@ def test_on_any_graph_some_nodes_compute_what_all_would(name, case):
 def test_training_mode():
     """Batch statistics and dropout belong to training; the reason says so."""
     x, edge_index = torch.randn(6, 3, **DOUBLE), cycle(6)
-    for make, words in (
-        (lambda: pyg.GraphSAGE(K, K, 2, norm="batch_norm"), ["BatchNorm", "model.eval()"]),
-        (lambda: pyg.GAT(K, K, 2, dropout=0.5), ["training mode", "dropout", "model.eval()"]),
+    for options, words in (
+        ({"norm": "batch_norm"}, ["BatchNorm", "model.eval()"]),
+        ({"dropout": 0.5}, ["training mode", "dropout", "model.eval()"]),
     ):
-        model = LayeredGNN(make(), 3, out_channels=2).double()
+        convs = [pyg.SAGEConv(K, K) for _ in range(2)]
+        model = LayeredGNN(convs, 3, out_channels=2, **options).double()
         model(x, edge_index).sum().backward()
         buffers = {name: b.clone() for name, b in model.named_buffers()}
         with pytest.raises(AsynchronyError) as caught:

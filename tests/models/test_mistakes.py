@@ -76,8 +76,8 @@ def test_help_shows_the_arguments():
 @pytest.mark.parametrize(
     ("model", "conv"),
     [
-        (EnergyGNN(3, out_channels=2, heads=2), "EnergyConv(3, hidden_channels=2, message='edge', "
-         "heads=2, beta=0.04)"),
+        (EnergyGNN(3, out_channels=2, heads=2), "EnergyConv(3, hidden_channels=2, "
+         "message_channels=2, heads=2)"),
         (EnergyGNN(3, out_channels=2, aggr="mean", num_layers=2), "aggr='mean'"),
         (GCN(3, out_channels=2, replicas=2), "Layers(3, hidden_channels=10, 5 layers of "
          "GCNConv(10, 10), replicas=2)"),

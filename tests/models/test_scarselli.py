@@ -273,38 +273,25 @@ def test_bad_input():
         conv.penalty(h[:3], Inputs(x, cycle(4), attr))
 
 
-# -- the tanh network in both layouts -------------------------------------------------------------
+# -- the tanh network ----------------------------------------------------------------------------
 
 SHAPES = [((4, 4, 2), False), ((5, 3), True), ((2,), False), ((2,), True)]
 
 
 @pytest.mark.parametrize(("channels", "squash"), SHAPES)
 @pytest.mark.parametrize("replicas", [None, 3])
-def test_forward_layer_by_layer(channels, squash, replicas):
-    net = TanhMLP(5, channels, squash=squash, replicas=replicas).double()
-    x = torch.randn(7, 5, **DOUBLE)
-    out = net(x)
-    assert out.shape == (*(() if replicas is None else (replicas,)), 7, channels[-1])
-    for r in range(replicas or 1):
-        y = x
-        for i, (weight, bias) in enumerate(zip(net.weight, net.bias, strict=True)):
-            w, b = (weight, bias) if replicas is None else (weight[r], bias[r])
-            y = y @ w.T + b
-            y = torch.tanh(y) if squash or i < len(channels) - 1 else y
-        torch.testing.assert_close(out if replicas is None else out[r], y)
-
-
-@pytest.mark.parametrize(("channels", "squash"), SHAPES)
-@pytest.mark.parametrize("replicas", [None, 3])
-def test_given_features_and_jacobian(channels, squash, replicas):
+def test_networks_layer_by_layer_and_their_jacobian(channels, squash, replicas):
     """Two inputs, the others given as features of nodes read at the edges and of edges."""
     net = TanhMLP(2 + 3 + 1, channels, squash=squash, replicas=replicas).double()
     r = replicas or 1
     nodes, at = torch.randn(1, 3, 4, **DOUBLE), torch.tensor([0, 3, 3, 1, 2, 0, 1])
     attr, y = torch.randn(1, 1, 7, **DOUBLE), torch.randn(r, 2, 7, **DOUBLE)
-    applied = net.given([Slot(nodes, at), Slot(attr)], torch.float64)
-    whole = torch.cat([y, nodes[..., at].expand(r, 3, 7), attr.expand(r, 1, 7)], 1).mT
-    expected = net(whole if replicas else whole[0]).mT.reshape(r, channels[-1], 7)
+    applied = net([Slot(nodes, at), Slot(attr)])
+    expected = torch.cat([y, nodes[..., at].expand(r, 3, 7), attr.expand(r, 1, 7)], 1)
+    for i, (weight, bias) in enumerate(zip(net.weight, net.bias, strict=True)):
+        w, b = (weight, bias) if replicas else (weight[None], bias[None])
+        expected = w @ expected + b.unsqueeze(-1)
+        expected = torch.tanh(expected) if squash or i < len(channels) - 1 else expected
     torch.testing.assert_close(applied(y), expected)
     out, jacobian = applied.jacobian(y)
     torch.testing.assert_close(out, expected)

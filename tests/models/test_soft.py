@@ -88,7 +88,7 @@ STAGES = {
     "nodes": {},
     "graphs": {"pool": "mean", "num_layers": 2, "encoder": None},
     "attention": {"pool": "attention", "norm": "layer", "jk": "cat", "num_layers": 2},
-    "largest": {"pool": "max", "jk": "max", "num_layers": 2, "encoder": (5, 3)},
+    "largest": {"pool": "max", "jk": "last", "num_layers": 2, "encoder": (5, 3)},
     "evaluation": {"norm": "batch", "dropout": 0.5, "residual": False, "num_layers": 2},
 }
 
@@ -617,7 +617,6 @@ def test_bad_options(options, told):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"in_channels": -1, "encoder": None}, "in_channels=-1 was given without an encoder"),
         ({"in_channels": -2}, "in_channels=-2; expected a positive integer"),
         ({"encoder": 8}, "encoder=8; expected hidden widths"),
         ({"encoder": (4, 0)}, r"encoder=\(4, 0\)"),

@@ -50,15 +50,15 @@ def jumping(jk, widths=(2, 2), **options):
     return GNN(Stack(levels, jk=jk), out_channels=1, **options).double()
 
 
-@pytest.mark.parametrize("jk", [None, "last", "cat", "max"])
+@pytest.mark.parametrize("jk", [None, "last", "cat"])
 def test_jumping_knowledge(jk):
-    """The readout reads the last layer, all layers side by side, or their largest entries."""
+    """The readout reads the last layer, or all layers side by side."""
     torch.manual_seed(0)
     model, data = jumping(jk), Data(x=features(5), edge_index=cycle(5))
-    one, two = (found.value for found in model.solutions(data))
-    read = {"cat": torch.cat([one, two], -1), "max": torch.maximum(one, two)}.get(jk, two)
+    one, two = (found.value for found in model.embed(data).levels)
+    read = torch.cat([one, two], -1) if jk == "cat" else two
     found = model.embed(data).value
-    assert torch.equal(found, torch.cat([one, two], -1) if jk in ("cat", "max") else two)
+    assert torch.equal(found, read)
     out = model(data.x, data.edge_index)
     assert torch.equal(out, model.readout(read))
     assert torch.equal(model(data.x, data.edge_index, h0=found), out)
@@ -67,13 +67,11 @@ def test_jumping_knowledge(jk):
     run = simulate(model, data)
     torch.testing.assert_close(run.predictions[0], out, rtol=0, atol=1e-5)
     torch.testing.assert_close(run.h[0], found, rtol=0, atol=1e-5)
-    assert repr(model.conv).endswith(f"], jk={jk!r})") is (jk in ("cat", "max"))
+    assert repr(model.conv).endswith("], jk='cat')") is (jk == "cat")
 
 
 def test_what_jumping_knowledge_needs():
     assert jumping("cat", (2, 3)).readout.in_channels == 5
-    with pytest.raises(ConfigError, match="jk='max' of layers of the widths 2, 3"):
-        jumping("max", (2, 3))
     with pytest.raises(ConfigError, match="jk='lstm'; expected one of"):
         jumping("lstm")
     with pytest.raises(ConfigError, match=r"in_channels=2 and replicas=None, .*=4"):

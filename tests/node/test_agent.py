@@ -2,9 +2,13 @@
 
 import json
 import math
+import re
 import sys
 import threading
+from array import array
 from collections import Counter
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -407,3 +411,38 @@ def test_agents_tell_encoded_features(rule):
     assert swarm.error() < 1e-6
     with pytest.raises(SetupError, match="expected 3 finite numbers"):
         one.set_features(encoded[1])
+
+
+def test_the_ros_node_of_the_documentation(monkeypatch):
+    """With stand-ins for the names of ROS 2 that it uses."""
+    swarm, hears, turns, answers = Swarm(GSDGNN(3, out_channels=2), chain(2), 2), {}, [], []
+
+    class Node:
+        def __init__(self, name):
+            self.name = name
+
+        def create_publisher(self, kind, topic, depth):
+            return SimpleNamespace(publish=answers.append)
+
+        def create_subscription(self, kind, topic, hear, depth):
+            hears[topic] = hear
+
+        def create_timer(self, seconds, turn):
+            turns.append(turn)
+
+    message = type("Float64MultiArray", (SimpleNamespace,), {})
+    for name, known in {
+        "rclpy.node": {"Node": Node},
+        "std_msgs.msg": {message.__name__: message},
+    }.items():
+        monkeypatch.setitem(sys.modules, name.partition(".")[0], ModuleType(name))
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**known))
+    text = (Path(__file__).parents[2] / "docs" / "agents.md").read_text("utf-8")
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "rclpy" in b]
+    names = {}
+    exec(block, names)
+    node = names["AgentNode"](swarm.agents[0])
+    hears["~/features"](message(data=array("d", [1.0, 2.0, 3.0])))
+    turns[0]()
+    assert node.agent.features.tolist() == [1.0, 2.0, 3.0]
+    assert answers[0].data == node.agent.read().prediction.tolist()

@@ -20,8 +20,8 @@ from hogwild.testing.problems import random_graph
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
 from hogwild_node.packets import HEADER
-from hogwild_node.rules.base import Kept
-from hogwild_node.words import PROFILE
+from hogwild_node.reports import PROFILE
+from hogwild_node.rules.base import Survivors
 
 TIGHT = {"solver": Newton(atol=1e-12)}
 MODELS = {
@@ -85,12 +85,12 @@ def test_agents_and_the_simulator_run_one_rule(name, radius):
         inputs = Inputs(swarm.x.clone(), edges_of(graph))
         problem = swarm.whole.problem(inputs).detach()
         rule = BallsRule(problem, radius)
-        rule.read(inputs, lambda posed: swarm.whole.problem(posed).detach())
+        rule.note_inputs(inputs, lambda posed: swarm.whole.problem(posed).detach())
         rule.begin(problem.start(), problem.graph.everyone.current(problem.start()))
         if before is None:
             return rule, problem.start()
         nodes, edges = torch.arange(n), torch.arange(graph.num_edges)
-        kept = Kept((nodes, nodes), (edges, edges), (nodes, nodes))
+        kept = Survivors((nodes, nodes), (edges, edges), (nodes, nodes))
         assert rule.follows(before, kept)
         rule.keep(before, kept)
         return rule
@@ -112,7 +112,7 @@ def test_agents_and_the_simulator_run_one_rule(name, radius):
                 ball = rule.nodes[i].ball
                 assert agent.work.hops == ball.hops
                 for other in ball.hops:
-                    told = agent.work.flood.words[PROFILE, other].content.features
+                    told = agent.work.flood.reports[PROFILE, other].content.features
                     np.testing.assert_array_equal(told, ball.profile(other).x)
                 if radius is None:
                     assert sent[i] - int(counted[i]) == rule.over[i], (tick, i, sent, counted)
@@ -255,7 +255,7 @@ def test_bounds_hold_although_gradients_are_rounded():
 
 
 def test_whoever_hears_of_a_change_is_unsettled():
-    """Else all could say that they are settled while word is still on its way."""
+    """Else all could say that they are settled while a report is still on its way."""
     swarm = swarm_of("edge", chain(7), 7)
     swarm.run(8.0)
     assert states(swarm) == {State.SETTLED}
@@ -322,17 +322,17 @@ def test_an_odd_reading_gives_the_answer_or_leaves_the_last_one(odd):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "reports"),
     [
         ({"radius": -1}, "radius=-1; expected a whole number"),
         ({"radius": 1.5}, "expected a whole number"),
         ({"rule": "messages", "radius": 2}, "expected rule='balls'"),
     ],
 )
-def test_what_an_agent_refuses(change, words):
+def test_what_an_agent_refuses(change, reports):
     swarm = swarm_of("edge", chain(2), 2)
     options = {"rule": "balls"} | change
-    with pytest.raises(SetupError, match=words):
+    with pytest.raises(SetupError, match=reports):
         Agent(swarm.model, "a", [0.0, 1.0, 2.0], swarm.network.endpoint("a"), **options)
 
 

@@ -77,7 +77,7 @@ class Reference:
 
     def hear(self, slot, numbers):
         raw = bytes(HEADER.size) + numbers.astype("<f8").tobytes()
-        self.links[slot].said, self.links[slot].letter = self.work.format.read_data(raw)
+        self.links[slot].broadcast, self.links[slot].letter = self.work.format.read_data(raw)
 
     def update(self):
         self.work.meet(self.features, dict(sorted(self.links.items())), 0.0)

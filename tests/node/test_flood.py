@@ -1,4 +1,4 @@
-"""Word that floods: what is lost is told again, damaged packets change nothing, memory is
+"""Reports that flood: what is lost is told again, damaged packets change nothing, memory is
 bounded."""
 
 import math
@@ -26,8 +26,8 @@ from hogwild_node.flood import (
     Peer,
     after,
 )  # fmt: skip
-from hogwild_node.packets import HEADER, WORD, BadPacket
-from hogwild_node.words import (
+from hogwild_node.packets import HEADER, U32, BadPacket
+from hogwild_node.reports import (
     EMBEDDING,
     ENTRY,
     HEAD,
@@ -63,22 +63,22 @@ def tell(one, other, now, **options):
         other.hear(one.name, body, now)
 
 
-# -- words ---------------------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6), loss=st.sampled_from([0.0, 0.3, 0.7]), copies=st.floats(0.0, 0.5),
     sizes=st.lists(st.integers(0, 2000), min_size=1, max_size=40),
-    first=st.sampled_from([1, WORD - 9]),
+    first=st.sampled_from([1, U32 - 9]),
 )  # fmt: skip
 def test_everybody_hears_everything(seed, loss, copies, sizes, first):
-    """Three in a row, whose packets are lost, doubled and shuffled; words change meanwhile."""
+    """Three in a row, whose packets are lost, doubled and shuffled; reports change meanwhile."""
     draw = random.Random(seed)
     names = ["a", "b", "c"]
     all_of = {name: flood(name, first + i) for i, name in enumerate(names)}
     for kind, size in enumerate(sizes):
-        all_of[draw.choice(names)].say(kind % 256, draw.randbytes(size), 0.0)
+        all_of[draw.choice(names)].report(kind % 256, draw.randbytes(size), 0.0)
     travelling = []
     for turn in range(800):
         now = 0.1 * turn
@@ -89,36 +89,36 @@ def test_everybody_hears_everything(seed, loss, copies, sizes, first):
                         if draw.random() >= loss:
                             travelling.append((now + draw.uniform(0.0, 0.5), name, other, body))
         if turn < 20 and draw.random() < 0.3:
-            all_of[draw.choice(names)].say(draw.randrange(9), draw.randbytes(30), now)
+            all_of[draw.choice(names)].report(draw.randrange(9), draw.randbytes(30), now)
         for packet in [p for p in travelling if p[0] <= now]:
             travelling.remove(packet)
             all_of[packet[2]].hear(packet[1], packet[3], now)
-        held = [{k: (w.version, w.body) for k, w in one.words.items()} for one in all_of.values()]
+        held = [{k: (w.version, w.body) for k, w in one.reports.items()} for one in all_of.values()]
         if turn > 20 and held[0] == held[1] == held[2]:
             quiet = all_of["b"].packets("a", now + 9.0, **EVERYTHING)
             if all(len(body) == HEAD.size for body in quiet):  # everything is confirmed, too
                 return
-    raise AssertionError("word did not arrive in 80 seconds")
+    raise AssertionError("reports did not arrive in 80 seconds")
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.integers(0, 80), min_size=1, max_size=60), st.sampled_from([1, WORD - 20]))
+@given(st.lists(st.integers(0, 80), min_size=1, max_size=60), st.sampled_from([1, U32 - 20]))
 def test_confirmations_are_of_what_was_heard(numbers, first):
     """Numbers go around; those that are confirmed were heard, and the newest ones all are."""
     peer, other, heard = Peer(), Peer(), set()
     for step in numbers:
-        number = (first + step) % WORD
+        number = (first + step) % U32
         if number == 0:
             continue
         peer.note(number)
         heard.add(step)
     if not heard:
         return
-    other.sent = {(first + step) % WORD: (0.0, [((0, str(step)), (1, 1))]) for step in range(81)}
+    other.sent = {(first + step) % U32: (0.0, [((0, str(step)), (1, 1))]) for step in range(81)}
     other.confirm(peer.newest, peer.before, 1.0)
     told = {int(name) for _, name in other.has}
     assert told <= heard
-    assert (peer.newest - first) % WORD == max(told)
+    assert (peer.newest - first) % U32 == max(told)
     if len(numbers) < STRAYS:  # fewer never make the newest number wrong
         assert max(told) == max(heard)
         assert told == {step for step in heard if step >= max(heard) - 32}
@@ -127,29 +127,29 @@ def test_confirmations_are_of_what_was_heard(numbers, first):
 def test_packets_have_a_size_and_a_number():
     one, other = flood("a"), flood("b")
     for kind in range(100):
-        one.say(kind, bytes(500), 0.0)
+        one.report(kind, bytes(500), 0.0)
     bodies = one.packets("b", 0.0, **EVERYTHING)
     assert len(bodies) == MANY
     assert all(len(body) + 36 <= PACKET for body in bodies)
     assert len({HEAD.unpack_from(body)[0] for body in bodies}) == MANY
     now = 0.0
-    while len(other.words) < 100:
+    while len(other.reports) < 100:
         now += 0.1
         tell(one, other, now)
         tell(other, one, now)
         assert now < 10.0
-    one.say(200, bytes(5000), now)  # longer than a packet: it travels alone
+    one.report(200, bytes(5000), now)  # longer than a packet: it travels alone
     assert len(one.packets("b", now, **EVERYTHING)) == 1
     tell(one, other, now + 3.0)
-    assert (200, "a") in other.words
+    assert (200, "a") in other.reports
 
 
 def test_unconfirmed_words_fill_packets_that_go_anyway():
     one, other = flood("a"), flood("b")
-    one.say(0, b"first", 0.0)
+    one.report(0, b"first", 0.0)
     tell(one, other, 0.0)
     tell(other, one, 0.5)  # the round trip takes half a second
-    one.say(1, b"second", 1.0)
+    one.report(1, b"second", 1.0)
     sizes = [sum(map(len, one.packets("b", 1.0 + 0.1 * k, **EVERYTHING))) for k in range(3)]
     assert sizes[0] == sizes[1] == sizes[2] > HEAD.size
     tell(one, other, 1.4)
@@ -159,7 +159,7 @@ def test_unconfirmed_words_fill_packets_that_go_anyway():
 
 def test_news_is_left_to_the_neighbour_that_told_it_but_not_for_long():
     one, other = flood("a"), flood("b")
-    one.say(0, b"x", 0.0)
+    one.report(0, b"x", 0.0)
     tell(one, other, 0.0)
     by_a = {"told_by": lambda source: source == "a"}
     assert all(len(body) == HEAD.size for body in other.packets("c", 0.1, **EVERYTHING | by_a))
@@ -171,56 +171,56 @@ def test_news_is_left_to_the_neighbour_that_told_it_but_not_for_long():
 def test_an_owner_counts_on_from_its_former_life():
     old, near = flood("a", 7), flood("b")
     for k in range(5):
-        old.say(0, bytes([k]), 0.0)
+        old.report(0, bytes([k]), 0.0)
     tell(old, near, 0.0)
     new = flood("a", 3)
-    new.say(0, b"new", 1.0)
+    new.report(0, b"new", 1.0)
     for body in new.packets("b", 1.0, **EVERYTHING):
         near.hear("a", body, 1.0, fresh=True)
-    assert near.words[0, "a"].body == bytes([4])
+    assert near.reports[0, "a"].body == bytes([4])
     tell(near, new, 1.1)
     tell(new, near, 1.2)
-    assert near.words[0, "a"].body == b"new"
-    assert near.words[0, "a"].version == (6, 3)
+    assert near.reports[0, "a"].body == b"new"
+    assert near.reports[0, "a"].version == (6, 3)
 
 
 def test_a_restarted_owner_is_told_to_count_on_although_there_was_no_news():
-    """b passes on only newer words, and found none for a before a's new life spoke."""
+    """b passes on only newer reports, and found none for a before a's new life spoke."""
     old, near, new = flood("a", 7), flood("b"), flood("a", 3)
     newer = {"passed": lambda key, older: older}
     for k in range(5):
-        old.say(0, bytes([k]), 0.0)
+        old.report(0, bytes([k]), 0.0)
     tell(old, near, 0.0)
     near.forget("a")
     tell(new, near, 0.9)  # the new life has nothing to say yet
     tell(near, new, 1.0, **newer)
-    new.say(0, b"new", 1.1)
+    new.report(0, b"new", 1.1)
     tell(new, near, 1.1)
-    assert near.words[0, "a"].body == bytes([4])
+    assert near.reports[0, "a"].body == bytes([4])
     tell(near, new, 1.2, **newer)
     tell(new, near, 1.3)
-    assert near.words[0, "a"].body == b"new"
+    assert near.reports[0, "a"].body == b"new"
 
 
 def test_the_last_count_ends_nobody():
-    """Neighbour c claims to have heard an absurd version of the agent's own word."""
+    """Neighbour c claims to have heard an absurd version of the agent's own report."""
     one, other = flood("a", 5), flood("b", 9)
-    one.say(0, b"mine", 0.0)
+    one.report(0, b"mine", 0.0)
     forged = HEAD.pack(1, 0, 0, 0, 0) + ENTRY.pack(0, 1, LAST, 77, 1) + b"a" + b"?"
     one.hear("c", forged, 0.1)
     tell(one, other, 0.2)
-    one.say(0, b"new", 0.3)
+    one.report(0, b"new", 0.3)
     tell(one, other, 0.4)
-    assert other.words[0, "a"].version == (LAST, 79)
-    assert other.words[0, "a"].body == b"new"
-    assert after((LAST, WORD - 1), 5) == (LAST, WORD - 1)
+    assert other.reports[0, "a"].version == (LAST, 79)
+    assert other.reports[0, "a"].body == b"new"
+    assert after((LAST, U32 - 1), 5) == (LAST, U32 - 1)
 
 
 def test_a_newcomer_is_told_other_words_at_every_turn():
     """As long as no round trip is known, what is under way is not sent again at once."""
     one = flood("a")
     for kind in range(100):
-        one.say(kind, bytes(1000), 0.0)
+        one.report(kind, bytes(1000), 0.0)
     first = one.packets("b", 0.0, **EVERYTHING)
     second = one.packets("b", 0.1, **EVERYTHING)
     assert len(first) == len(second) == MANY
@@ -231,30 +231,30 @@ def test_a_newcomer_is_told_other_words_at_every_turn():
 def test_a_crowded_agent_looks_at_its_words_once_for_a_packet():
     looks = []
     one = flood("a", room=50, useful=lambda key: looks.append(key) or True)
-    words = b"".join(
+    reports = b"".join(
         ENTRY.pack(kind, 1, 1, 1, 0) + name.encode() for name in "bcdefg" for kind in range(200)
     )
-    one.hear("b", HEAD.pack(1, 0, 0, 0, 0) + words, 0.0)
+    one.hear("b", HEAD.pack(1, 0, 0, 0, 0) + reports, 0.0)
     assert one.crowded
     assert len(looks) <= 2 * one.room
 
 
 def test_late_packets_do_not_tell_of_a_memory_that_was_cleared():
-    """b deletes a word of no use and says so; an older packet of b arrives after that."""
+    """b deletes a report of no use and says so; an older packet of b arrives after that."""
     use = set("abc")
     one, other = flood("a"), flood("b", room=2, useful=lambda key: key[1] in use)
-    one.say(0, b"x", 0.0)
+    one.report(0, b"x", 0.0)
     tell(one, other, 0.0)
-    late = other.packets("a", 0.1, **EVERYTHING)  # confirms the word
+    late = other.packets("a", 0.1, **EVERYTHING)  # confirms the report
     use.remove("a")
     third = flood("c")
-    third.say(0, b"y", 0.0)
+    third.report(0, b"y", 0.0)
     fourth = flood("d")
-    fourth.say(0, b"z", 0.0)
+    fourth.report(0, b"z", 0.0)
     use.add("d")
     tell(third, other, 0.1)
     tell(fourth, other, 0.1)
-    assert set(other.words) == {(0, "c"), (0, "d")}
+    assert set(other.reports) == {(0, "c"), (0, "d")}
     use.add("a")
     tell(other, one, 0.2)
     for body in late:
@@ -283,15 +283,15 @@ def test_profiles_are_read_as_they_were_written():
 
 
 @pytest.mark.parametrize(
-    ("edges", "words"),
+    ("edges", "reports"),
     [
         ({"a": (1.0, None)}, "names"), ({"b/c": (1.0, None)}, "names"),
         ({"b": (-1.0, None)}, "numbers"), ({"b": (math.nan, None)}, "numbers"),
     ],
 )  # fmt: skip
-def test_profiles_that_no_agent_has_are_refused(edges, words):
+def test_profiles_that_no_agent_has_are_refused(edges, reports):
     raw = Profile(np.zeros(3), edges).write()
-    with pytest.raises(BadPacket, match=words):
+    with pytest.raises(BadPacket, match=reports):
         Profile.read("a", raw, 3, None)
     with pytest.raises(BadPacket, match="numbers"):
         Profile.read("a", Profile(np.array([0.0, math.inf, 0.0]), {}).write(), 3, None)
@@ -317,10 +317,10 @@ def listener():
 
 def knowledge(agent):
     """Everything that a packet could change."""
-    link, words, peers = agent.links["2"], agent.work.flood.words, agent.work.flood.peers
+    link, reports, peers = agent.links["2"], agent.work.flood.reports, agent.work.flood.peers
     return (
         link.incarnation, link.revision, link.sequence, link.sent, link.calm, link.heard,
-        {key: (word.version, word.body) for key, word in words.items()},
+        {key: (report.version, report.body) for key, report in reports.items()},
         {n: (dict(p.has), p.newest, p.before, p.memory, sorted(p.sent)) for n, p in peers.items()},
     )  # fmt: skip
 
@@ -345,7 +345,7 @@ def test_damaged_packets_change_nothing(listener, data):
     agent._receive("2", raw, agent.now)
     if agent.counts["dropped"] > dropped:
         assert knowledge(agent) == before
-    elif kind == "cut":  # at the end of a word
+    elif kind == "cut":  # at the end of a report
         assert len(raw) >= HEADER.size + HEAD.size
 
 
@@ -357,7 +357,7 @@ def test_damaged_packets_change_nothing(listener, data):
         (lambda b: b[:14] + b"\7\0" + b[16:], "radius"),
         (lambda b: b + ENTRY.pack(PROFILE, 1, 1, 1, 9) + b"z", "size"),
         (lambda b: b + ENTRY.pack(PROFILE, 1, 0, 1, 0) + b"z", "numbers"),
-        (lambda b: b + ENTRY.pack(PROFILE, 1, WORD - 1, 1, 0) + b"1", "numbers"),
+        (lambda b: b + ENTRY.pack(PROFILE, 1, U32 - 1, 1, 0) + b"1", "numbers"),
         (lambda b: b + ENTRY.pack(9, 1, 1, 1, 0) + b"z", "kind"),
         (lambda b: b + ENTRY.pack(PROFILE, 2, 1, 1, 0) + b"z/", "names"),
         (lambda b: b + ENTRY.pack(PROFILE, 1, 1, 1, 0) + b"\xff", "names"),
@@ -420,7 +420,7 @@ def test_an_agent_without_room_says_so(monkeypatch):
 
 
 def test_room_is_made_for_newcomers(monkeypatch):
-    """Word of those that are gone is deleted where there is no room, and the rest is told again."""
+    """Reports of those that are gone are deleted where there is no room; the rest is told again."""
     monkeypatch.setattr("hogwild_node.balls.LARGEST", 5)
     swarm = swarm_of("edge", chain(5), 5, lease=1.0)
     swarm.run(4.0)

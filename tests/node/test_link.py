@@ -16,7 +16,7 @@ from node.test_c99_agent import Mixed
 
 from hogwild import GSDGNN, EnergyGNN, Inputs
 from hogwild_node.agent import REFRESH, State
-from hogwild_node.packets import DATA, HELLO, WORD
+from hogwild_node.packets import DATA, HELLO, U32
 
 IN_C = [set(), *(pytest.param({*c}, marks=pytest.mark.skipif(CC is None, reason="no C compiler"))
                  for c in ((1,), (0, 1)))]  # fmt: skip
@@ -155,7 +155,7 @@ def test_links_recover_from_all_pairs_of_states(data, rule):
         drawn["last"] += swarm.network.now
         drawn["heard"] += swarm.network.now
         if drawn["incarnation"] is not None:
-            drawn["incarnation"] = (other + drawn["incarnation"] - 1) % (WORD - 1) + 1
+            drawn["incarnation"] = (other + drawn["incarnation"] - 1) % (U32 - 1) + 1
         else:
             drawn["features"] = None
         drawn["retired"] = deque([other, other ^ 1][: drawn["retired"]], 16)

@@ -29,7 +29,7 @@ FORMATS = {"gradient": GRADIENT, "messages": MESSAGES, "caching": CACHING}
 def drawn(form, seed=0):
     """Random content; curvature blocks are symmetric."""
     random = np.random.default_rng(seed)
-    said, letter = random.normal(size=form.said), random.normal(size=form.letter)
+    said, letter = random.normal(size=form.broadcast_width), random.normal(size=form.letter_width)
     if form.block:
         block = random.normal(size=(form.block, form.block))
         letter[-(form.block**2) :] = (block + block.T).ravel()
@@ -153,9 +153,11 @@ def spoil(agent, what, hello, numbers, bad, by):
     if what in ("time", "calm"):
         head[what] = bad
     hello = hello or what == "content"  # another one with the revision that is known
-    said, letter, features = (numbers[:n].copy() for n in (form.said, form.letter, form.features))
+    said, letter, features = (
+        numbers[:n].copy() for n in (form.broadcast_width, form.letter_width, form.features)
+    )
     if what == "number":
-        said[by % form.said] = features[by % form.features] = bad
+        said[by % form.broadcast_width] = features[by % form.features] = bad
     header = form.header(incarnation, HELLO if hello else DATA, **head)
     raw = form.hello(header, 2.0, features) if hello else form.data(header, said, letter)
     if what == "bits":  # damage on the way
@@ -185,7 +187,7 @@ def test_malformed_packets_never_enter_and_never_crash(listener, given, sender):
 def test_old_packets_and_old_incarnations_are_dropped(listener):
     agent: Agent = listener
     link, form = agent.links["1"], agent.format
-    said, letter = np.ones(form.said), np.zeros(form.letter)
+    said, letter = np.ones(form.broadcast_width), np.zeros(form.letter_width)
 
     def receive(incarnation, sequence):
         raw = form.data(form.header(incarnation, DATA, sequence=sequence), said, letter)

@@ -1,5 +1,5 @@
-"""What agents come back from: any history of faults, forged words, and solves that take longer than
-their neighbours wait."""
+"""What agents come back from: any history of faults, forged reports, and solves that take longer
+than their neighbours wait."""
 
 import math
 from dataclasses import replace
@@ -19,8 +19,8 @@ from hogwild.testing.problems import random_graph
 from hogwild_node import held
 from hogwild_node.agent import Edge, State
 from hogwild_node.flood import PARTS, REPEAT
-from hogwild_node.packets import DATA, HALF, WORD
-from hogwild_node.words import EMBEDDING, ENTRY, HEAD, LAST, PROFILE, Profile
+from hogwild_node.packets import DATA, U16, U32
+from hogwild_node.reports import EMBEDDING, ENTRY, HEAD, LAST, PROFILE, Profile
 
 LEASE = 1.0
 
@@ -46,7 +46,7 @@ def answer(swarm):
 
 
 def comes_to_rest(swarm, seconds=60.0):
-    """Nothing happens any more. Once the lease is over and word of that has crossed the graph, an
+    """Nothing happens any more. Once the lease is over and news of that has crossed the graph, an
     agent that says it is settled is right; and soon all say so."""
     begun, (alive, exact) = swarm.network.now, answer(swarm)
     scale = np.abs(exact).max()
@@ -204,9 +204,9 @@ NUMBERS = st.sampled_from([0.0, 1.0, -3.0, 1e-160, 5e-324, 1e160, 1e308, -1e308]
 
 @st.composite
 def forged(draw, n):
-    """A word that somebody made up: its kind, owner, version and content."""
+    """A report that somebody made up: its kind, owner, version and content."""
     owner = draw(st.sampled_from([*map(str, range(n)), "x", "y"]))
-    version = draw(st.sampled_from([1, 50, LAST - 1, LAST])), draw(st.integers(0, WORD - 100))
+    version = draw(st.sampled_from([1, 50, LAST - 1, LAST])), draw(st.integers(0, U32 - 100))
     if draw(st.booleans()):
         return EMBEDDING, owner, version, draw(st.lists(st.floats(-9, 9), min_size=2, max_size=2))
     others = [name for name in [*map(str, range(n)), "x", "y"] if name != owner]
@@ -231,20 +231,20 @@ def test_forged_words_do_not_stay(data):
         link = agent.links[speaker]
         if link.incarnation is None:
             continue
-        number = st.integers(1, WORD - 1)
+        number = st.integers(1, U32 - 1)
         header = agent.format.header(
             link.incarnation, DATA, sequence=data.draw(number), revision=link.revision,
             to=data.draw(st.sampled_from([0, agent.incarnation, 7])),
-            known=data.draw(st.sampled_from([0, agent.revision, HALF - 1])),
+            known=data.draw(st.sampled_from([0, agent.revision, U16 - 1])),
             time=data.draw(st.sampled_from([0.0, agent.now, 1e11, -1e11])),
             calm=data.draw(st.sampled_from([0.0, 5.0, 1e30])),
         )  # fmt: skip
-        words = data.draw(st.lists(forged(n), max_size=8))
+        reports = data.draw(st.lists(forged(n), max_size=8))
         memory = data.draw(st.sampled_from([0, 1, 7, 30_000]))
         body = HEAD.pack(
-            data.draw(number), data.draw(number), WORD - 1, memory, agent.work.flood.scope
+            data.draw(number), data.draw(number), U32 - 1, memory, agent.work.flood.scope
         )
-        for kind, owner, version, content in words:
+        for kind, owner, version, content in reports:
             if kind == EMBEDDING and radius is None:
                 continue
             if kind == EMBEDDING:
@@ -261,21 +261,21 @@ def test_forged_words_do_not_stay(data):
         swarm.run(2.0)
 
 
-@pytest.mark.parametrize("what", ["number", "memory", "confirmation", "word"])
+@pytest.mark.parametrize("what", ["number", "memory", "confirmation", "report"])
 def test_forged_packets_do_not_harm_a_link_for_good(what):
     """Somebody speaks once in the name of b. Soon a and b are as they were."""
     one, other = flood("a", 5), flood("b", 9)
-    one.say(0, b"mine", 0.0)
-    other.say(0, b"theirs", 0.0)
+    one.report(0, b"mine", 0.0)
+    other.report(0, b"theirs", 0.0)
     tell(one, other, 0.0)
     tell(other, one, 0.1)
-    one.say(1, b"unheard", 0.1)
+    one.report(1, b"unheard", 0.1)
     (body,) = one.packets("b", 0.1, **EVERYTHING)  # is lost
     sent = HEAD.unpack_from(body)[0]
     forged = {
-        "number": HEAD.pack(WORD // 2, 0, 0, 0, 0), "memory": HEAD.pack(20, 0, 0, 99, 0),
-        "confirmation": HEAD.pack(20, sent, WORD - 1, 0, 0),
-        "word": HEAD.pack(20, 0, 0, 0, 0) + ENTRY.pack(0, 1, 50, 77, 1) + b"b" + b"?",
+        "number": HEAD.pack(U32 // 2, 0, 0, 0, 0), "memory": HEAD.pack(20, 0, 0, 99, 0),
+        "confirmation": HEAD.pack(20, sent, U32 - 1, 0, 0),
+        "report": HEAD.pack(20, 0, 0, 0, 0) + ENTRY.pack(0, 1, 50, 77, 1) + b"b" + b"?",
     }[what]  # fmt: skip
     one.hear("b", forged, 0.2)
     for turn in range(1, 1000):
@@ -284,24 +284,24 @@ def test_forged_packets_do_not_harm_a_link_for_good(what):
         tell(other, one, now)
     expected = {(0, "a"): b"mine", (0, "b"): b"theirs", (1, "a"): b"unheard"}
     for each, near in ((one, "b"), (other, "a")):
-        assert {key: word.body for key, word in each.words.items()} == expected
-        known = {key: word.version for key, word in each.words.items()}
+        assert {key: report.body for key, report in each.reports.items()} == expected
+        known = {key: report.version for key, report in each.reports.items()}
         assert each.peers[near].has.items() >= known.items()
 
 
 def test_every_word_is_told_again_now_and_then():
     one, other = flood("a"), flood("b")
     for kind in range(100):
-        one.say(kind, b"x", 0.0)
+        one.report(kind, b"x", 0.0)
     now, told = 0.0, set()
     while now < (PARTS + 2) * REPEAT:
         now += 0.1
         for body in one.packets("b", now, **EVERYTHING):
             if now > REPEAT:
-                told |= {word.key for word in other.parse(body).words}
+                told |= {report.key for report in other.parse(body).reports}
             other.hear("a", body, now)
         tell(other, one, now)
-    assert told == set(one.words)
+    assert told == set(one.reports)
 
 
 def test_a_solve_that_takes_longer_than_the_lease_is_not_taken_for_death(monkeypatch):
@@ -343,8 +343,8 @@ def test_bounds_are_of_what_is_known_now():
     swarm.run(6.0)
     work = swarm.agents[0].work
     assert swarm.agents[0].read().bound < 1e-9
-    word = work.flood.words[PROFILE, "2"]
-    work.flood.words[PROFILE, "2"] = replace(word, version=(99, 1))
+    report = work.flood.reports[PROFILE, "2"]
+    work.flood.reports[PROFILE, "2"] = replace(report, version=(99, 1))
     work.meet(swarm.agents[0].features, {"1": swarm.agents[0].links["1"]}, swarm.network.now)
     assert work.bound(True, 3, 1e-8) == math.inf
     work.update(swarm.network.now, lambda: None)

@@ -18,13 +18,12 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
-from hogwild.problems import energy
 from hogwild.rules import rule_for
 from hogwild.rules.balls import LARGEST, NUMBER, BallsRule, usual_radius
 from hogwild.solvers import Newton
 from hogwild.testing import check_rule
 from hogwild.testing.problems import Affine, Quadratic, random_graph
-from hogwild_node.words import EMBEDDING, ENTRY, HEAD, Profile
+from hogwild_node.reports import EMBEDDING, ENTRY, HEAD, Profile
 
 
 def path(n):
@@ -49,10 +48,10 @@ def after_solves(problem, radius, told):
     its rim: the node is the last dimension."""
     rule = simulated(problem, radius, ticks=80).rule
     for i, node in enumerate(rule.nodes):
-        words = node.ball.flood.words
-        for key, word in words.items():
+        reports = node.ball.flood.reports
+        for key, report in reports.items():
             if key[0] == EMBEDDING:
-                words[key] = replace(word, content=told[..., int(key[1]), i].numpy())
+                reports[key] = replace(report, content=told[..., int(key[1]), i].numpy())
         assert node.ball.full
         node.answered = node.ball.depends()
     return rule._solve(list(range(problem.graph.num_nodes)), problem.start())
@@ -197,10 +196,7 @@ def test_problems_whose_pieces_are_not_known_are_refused():
         simulated(problem, None, ticks=5)
 
 
-def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
-    """The pieces of a large energy are those of the same energy in memory."""
-    monkeypatch.setattr(energy, "LARGE", {"cpu": 0})
-    monkeypatch.setattr(energy, "BLOCK_EDGES", 5)
+def test_an_energy_whose_model_says_no_widths():
     torch.manual_seed(0)
     graph = random_graph([9], seed=1)
     conv = hogwild.EnergyConv(3, solver=Newton(linear="cg")).to(**DOUBLE)
@@ -208,7 +204,6 @@ def test_a_graph_that_is_evaluated_in_blocks(monkeypatch):
     with torch.no_grad():
         problem = conv.problem(inputs).detach()
         answer = conv.embed(inputs).value.mT
-    assert len(problem.blocks) > 1
     assert problem.numbers_per_node_and_edge == (3, 0)
     done = simulated(problem, None, ticks=40)
     torch.testing.assert_close(done.h[0], answer, rtol=0, atol=1e-6)
@@ -252,7 +247,7 @@ def test_a_change_of_features_floods_nothing_else(radius, faulty, every):
         moved = seen.embeddings[150:155, 0, -1] - seen.embeddings[149, 0, -1]
         assert float(moved.abs().max()) < 1e-5  # the far end has not heard yet
         news = seen.bytes - HEAD.size * seen.packets
-        if radius is None:  # now and then all words are told again
+        if radius is None:  # now and then all reports are told again
             assert news[-1] - news[149] < 2 * news[149]
 
 

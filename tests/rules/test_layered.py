@@ -20,7 +20,9 @@ MODELS = {
     "gcn": lambda: GCN(3, out_channels=2, num_layers=4),
     "gcn, replicas": lambda: GCN(3, out_channels=2, num_layers=3, replicas=2),
     "gat": lambda: GAT(3, out_channels=2, num_layers=3, edge_dim=2),
-    "layered": lambda: LayeredGNN(pyg.GraphSAGE(4, 4, 3, norm="batch_norm"), 3, out_channels=2),
+    "layered": lambda: LayeredGNN(
+        [pyg.SAGEConv(4, 4) for _ in range(3)], 3, out_channels=2, norm="batch_norm"
+    ),
     "wrapped": lambda: pyg.GAT(3, 6, 3, 2, heads=2, edge_dim=2, jk="cat"),
 }
 

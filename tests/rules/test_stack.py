@@ -116,7 +116,7 @@ def test_levels_are_updated_in_compiled_code(rule, options, monkeypatch):
     how = {"rule": rule, "runs": 2, "impairments": crashes, "ticks": 30, "tol": None}
     run = simulate(model, data((1, 5)), **how)
     assert run.path.startswith("compiled")
-    monkeypatch.setattr("hogwild.rules.levels.kernel_of", lambda *_: "switched off")
+    monkeypatch.setattr("hogwild.rules.levels.updates_for", lambda *_: "switched off")
     plain = simulate(model, data((1, 5)), **how)
     assert plain.path == "torch: switched off"
     torch.testing.assert_close(run.h, plain.h, rtol=0, atol=1e-7)
@@ -234,7 +234,7 @@ def test_the_certified_step_of_a_settled_level_is_the_one_it_has_alone():
     θ / ((½ + D') r) with the row bounds at those features."""
     torch.manual_seed(0)
     model, graphs, age = EnergyGNN(3, out_channels=2, num_layers=2).double(), data((7,)), 9
-    settled = model.solutions(Inputs(*arguments(graphs)))[0].value.mT.unsqueeze(0)
+    settled = model.embed(Inputs(*arguments(graphs))).levels[0].value.mT.unsqueeze(0)
     stacked = model.problem(Inputs(*arguments(graphs)))
     graph = stacked.graph
     problem = stacked.pose(1, settled, gather(settled, graph.src))

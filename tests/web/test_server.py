@@ -205,17 +205,6 @@ def test_a_hostile_client_costs_a_closed_connection_and_nothing_else(running, po
         settle(running[1], 1)
 
 
-def test_too_many_viewers_are_told_so(running, port, monkeypatch):
-    monkeypatch.setattr(web, "VIEWERS", 1)
-    with viewer(port) as one:
-        said(one, "hello")
-        with viewer(port) as two:
-            assert "close a page" in said(two, "notice")["text"]
-            with pytest.raises(ConnectionClosed) as ended:
-                two.recv(timeout=30)
-            assert ended.value.rcvd.code == 1013
-
-
 def test_fifty_viewers_at_once(running, port):
     """The first eight watch on; the others are told why they cannot, and cost nothing."""
     with contextlib.ExitStack() as stack:

@@ -77,14 +77,14 @@ def test_a_side_is_a_tracked_run(rule):
     for frame in scenario:
         side.enter(frame, beliefs.see(frame))
         end = {0: 30, 30: 60, 60: 100}[frame.time]
-        while side.course.now is None or side.simulation.time < end:
+        while side.course.simulation is None or side.simulation.time < end:
             if beliefs.due is not None and side.simulation.time >= beliefs.due:
                 side.believe(beliefs.at(beliefs.due))
             side.step()
     m = scenario.frames[-1].ids.numel()
     h = side.simulation.h[0, :, :m].T
     places = [seen.ids.tolist().index(i) for i in scenario.frames[-1].ids.tolist()]
-    assert torch.equal(seen.h[0, places], h)
+    assert torch.equal(seen.embeddings[-1, 0, places], h)
     found = side.look()
     assert math.isnan(found.answer[7])
     assert found.updates * m == pytest.approx(float(seen.updates[-1, 0]))

@@ -55,7 +55,7 @@ from hogwild_node.balls import Balls
 from hogwild_node.errors import SetupError
 from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.packets import DATA, HALF, HELLO, WORD, BadPacket, Edge, Header, Link, behind
+from hogwild_node.packets import DATA, HELLO, U16, U32, BadPacket, Edge, Header, Link, behind
 from hogwild_node.registers import Reading, Registers, State, Work
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
@@ -143,7 +143,7 @@ class Agent:
         self.rule_name = model.choose(rule)
         self.lease, self.settle_after = lease, settle_after
         self.nodes = nodes
-        self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (WORD - 1)
+        self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (U32 - 1)
         self.revision, self._renewed = 0, -math.inf
         self._told: object = None  # what the last revision says
         self._repeats = 0  # revisions before this one with the same content
@@ -332,8 +332,8 @@ class Agent:
 
     def _confirmed(self, link: Link) -> bool:
         """Whether the neighbour knows the agent's features and degree, in this revision or in an
-        earlier one. Revisions go from 1 to HALF - 1 and begin again."""
-        return bool(link.known) and (self.revision - link.known) % (HALF - 1) <= self._repeats
+        earlier one. Revisions go from 1 to U16 - 1 and begin again."""
+        return bool(link.known) and (self.revision - link.known) % (U16 - 1) <= self._repeats
 
     def _calm(self, now: float) -> dict[str, float]:
         """The neighbours' calm, aged; neighbours that are gone have no say."""
@@ -365,11 +365,11 @@ class Agent:
         told = {name: more.tobytes() for name, more in extra.items() if more.size}
         content = degree, features.tobytes(), told
         for link in self.links.values():
-            if link.mutual and behind(self.revision, link.known, HALF):
+            if link.mutual and behind(self.revision, link.known, U16):
                 self.revision, self._told = link.known, None  # nobody knows what comes next
         if content != self._told or now - self._renewed >= REFRESH:
-            self.revision = self.revision % (HALF - 1) + 1
-            self._repeats = min(self._repeats + 1, HALF // 2) if content == self._told else 0
+            self.revision = self.revision % (U16 - 1) + 1
+            self._repeats = min(self._repeats + 1, U16 // 2) if content == self._told else 0
             self._told, self._renewed = content, now
         for name, link in self.links.items():
             known = ready and name in self.members and link.known == self.revision

@@ -1,5 +1,5 @@
-r"""The rule ``"balls"`` as one agent runs it: word of all nodes floods, and every node solves what
-it knows.
+r"""The rule ``"balls"`` as one agent runs it: reports of all nodes flood, and every node solves
+what it knows.
 
 :mod:`hogwild.rules.balls` has the rule and what is proved of it. An agent keeps the *profiles* of
 the nodes within ``radius`` + c hops, solves for all nodes of its *ball* A at once (those within
@@ -9,17 +9,17 @@ embeddings as last heard:
 .. math:: z = \arg\min_{h_A} E(h_A, h_B) \quad\text{or}\quad z = F_A(z, h_B), \qquad
           h_i \leftarrow z_i.
 
-Profiles and embeddings are words (:mod:`hogwild_node.flood`). An agent solves when it has heard a
-word that its answer depends on, and begins where it last ended.
+Profiles and embeddings are reports (:mod:`hogwild_node.flood`). An agent solves when it has heard a
+report that its answer depends on, and begins where it last ended.
 
 **Who is there.** An edge counts if both of its ends list each other. Whoever cannot be reached over
 such edges does not exist for the agent: when neighbours drop an agent that has fallen silent, they
-no longer list it, and it is gone from all tables as soon as word of that has come. No word
+no longer list it, and it is gone from all tables as soon as news of that has come. No report
 expires.
 
-**Done?** An agent whose table is *full* has word of everybody that the nodes in its table list. If
-besides nobody is in the rim, it has solved the *whole* graph that can be reached, and the gradient
-that is left bounds its error.
+**Done?** An agent whose table is *full* has reports of everybody that the nodes in its table list.
+If besides nobody is in the rim, it has solved the *whole* graph that can be reached, and the
+gradient that is left bounds its error.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from hogwild_node.model import NodeModel, Part
 from hogwild_node.ops import Array
 from hogwild_node.packets import HEADER, BadPacket, Edge, Format, Header, Link
 from hogwild_node.registers import Work
-from hogwild_node.star import Star
-from hogwild_node.words import (
+from hogwild_node.reports import (
     EMBEDDING,
     PROFILE,
     Key,
@@ -49,10 +48,11 @@ from hogwild_node.words import (
     checked,
     read_embedding,
 )
+from hogwild_node.star import Star
 
 LARGEST = 256
-"""Most nodes of which an agent without a radius keeps word; with a radius, ``WIDER`` times as many
-words."""
+"""Most nodes of which an agent without a radius keeps a report; with a radius,
+``WIDER`` times as many reports."""
 WIDER = 16
 FURTHEST = 60_000
 """The largest radius."""
@@ -78,14 +78,14 @@ def has_moved(h: Array, last: Array, number: Any) -> bool:
 
 
 class Ball:
-    """What one node knows of the nodes around it: their words, and who can be reached.
+    """What one node knows of the nodes around it: their reports, and who can be reached.
 
     Args:
         name: The node's name.
         incarnation: Its incarnation.
         radius: Hops within which it solves for others, too; infinite: for everybody.
         couples: c, the hops between nodes whose equations depend on each other.
-        read: Called as ``read(key, body)``: what a word says.
+        read: Called as ``read(key, body)``: what a report says.
 
     Attributes:
         hops: The hops to every node that can be reached within ``radius`` + c.
@@ -127,9 +127,9 @@ class Ball:
         self.incarnations.pop(name, None)
 
     def meet(self, profile: bytes, now: float) -> bool:
-        """The node's profile is this one; whether that is new. Also looks around, if words have
+        """The node's profile is this one; whether that is new. Also looks around, if reports have
         changed, and makes room, if there is none."""
-        new = self.flood.say(PROFILE, profile, now)
+        new = self.flood.report(PROFILE, profile, now)
         if new or self._stale:
             self._look_around()
             self._stale = False
@@ -142,7 +142,7 @@ class Ball:
 
         def passed(key: Key, older: bool) -> bool:
             if older or key[1] == name:
-                return older  # who has an older word of it must lose that
+                return older  # who has an older report of it must lose that
             return self.hops.get(key[1], math.inf) < self.reach
 
         def told_by(source: str) -> bool:
@@ -155,15 +155,15 @@ class Ball:
 
     def profile(self, name: str) -> Profile | None:
         """What the node of this name tells of itself; ``None``: nothing was heard."""
-        word = self.flood.words.get((PROFILE, name))
-        return None if word is None else word.content
+        report = self.flood.reports.get((PROFILE, name))
+        return None if report is None else report.content
 
     def _look_around(self) -> None:
         """Find the hops to all nodes that can be reached, and whether all of them are known."""
         hops, full = {self.name: 0}, True
         edges = {
-            name: word.content.edges
-            for (kind, name), word in self.flood.words.items()
+            name: report.content.edges
+            for (kind, name), report in self.flood.reports.items()
             if kind == PROFILE
         }
         for node in (queue := [self.name]):
@@ -183,12 +183,12 @@ class Ball:
 
     def depends(self) -> list[tuple[str, Version, Version]]:
         """The nodes that are solved for or held, the own one first, each with the versions of the
-        two words that an answer depends on."""
-        words, found = self.flood.words, []
+        two reports that an answer depends on."""
+        reports, found = self.flood.reports, []
         for name, far in self.hops.items():
-            word = words.get((PROFILE if far <= self.radius else EMBEDDING, name))
-            if word is not None:  # a node of the rim counts from its first embedding on
-                found.append((name, words[PROFILE, name].version, word.version))
+            report = reports.get((PROFILE if far <= self.radius else EMBEDDING, name))
+            if report is not None:  # a node of the rim counts from its first embedding on
+                found.append((name, reports[PROFILE, name].version, report.version))
         return found
 
 
@@ -245,7 +245,7 @@ class Balls(Work):
         alone = model.build(features, [])
         self.h = model.start(alone) if h is None else h
 
-    # -- words -------------------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------------
 
     def _read(self, key: Key, body: bytes) -> object:
         kind, owner = key
@@ -290,11 +290,11 @@ class Balls(Work):
 
     @property
     def trouble(self) -> str | None:
-        # Words beyond the room may not even come: neighbours have no room for them either.
-        if not self.flood.crowded and (self.ball.full or len(self.flood.words) < self.flood.room):
+        # Reports beyond the room may not even come: neighbours have no room for them either.
+        if not self.flood.crowded and (self.ball.full or len(self.flood.reports) < self.flood.room):
             return self._unsolved
         return (
-            f"there are more nodes than the {self.flood.room} of which it keeps word, and it "
+            f"there are more nodes than the {self.flood.room} of which it keeps reports, and it "
             f"solves for some of them only; expected the same --radius at all agents, small enough "
             f"that no ball has more"
         )
@@ -344,7 +344,7 @@ class Balls(Work):
     def _piece(self, names: list[str]) -> tuple[Piece, Array]:
         """The problem of these nodes, and where its solve begins, [1, k, n]."""
         place = {name: i for i, name in enumerate(names)}
-        profiles: list[Profile] = [self.flood.words[PROFILE, name].content for name in names]
+        profiles: list[Profile] = [self.flood.reports[PROFILE, name].content for name in names]
         edges = [
             (place[other], i, *entry)
             for i, (name, profile) in enumerate(zip(names, profiles, strict=True))
@@ -366,7 +366,7 @@ class Balls(Work):
         start = np.repeat(self.h, len(names), -1)  # neighbours are alike as a rule
         for i, name in enumerate(names):
             if not free[i]:
-                start[0, :, i] = self.flood.words[EMBEDDING, name].content
+                start[0, :, i] = self.flood.reports[EMBEDDING, name].content
             elif name in self._warm:
                 start[0, :, i] = self._warm[name]
         local = self.model.build_part(part)
@@ -382,7 +382,7 @@ class Balls(Work):
                 told = h.astype(self.format.number)
             if np.isfinite(told).all():
                 self._spoken = h.copy()
-                return self.flood.say(EMBEDDING, told.tobytes(), now)
+                return self.flood.report(EMBEDDING, told.tobytes(), now)
         return False
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:

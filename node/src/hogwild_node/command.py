@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are tiny: threads only cost memory
 
@@ -30,13 +30,8 @@ from hogwild_node.options import TRANSPORTS, edges, interval, numbers, settings
 from hogwild_node.packets import Link
 from hogwild_node.transports import Transport
 
-if TYPE_CHECKING:
-    from hogwild_node.ros2 import StatusPublisher
-
 SAVE_PERIOD = 2.0
 """Seconds between two saves of the state."""
-ROS2_PATIENCE = 3.0
-"""Seconds after which the agent says that it has not found the router of ROS 2."""
 ASK_PERIOD = 2.0
 """Seconds between two questions to silent neighbours why there is no link."""
 
@@ -87,21 +82,6 @@ def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
         signal.signal(signal.SIGUSR1, lambda *_: setattr(out, "cut", cut))
         signal.signal(signal.SIGUSR2, lambda *_: setattr(out, "cut", frozenset()))
     return out
-
-
-def ros2_of(found: dict[str, Any]) -> StatusPublisher | None:
-    """The publisher of the agent's status to ROS 2, if it is wanted."""
-    if "ros2" not in found:
-        more = [key for key in ("ros2_domain", "ros2_topic", "ros2_every") if key in found]
-        if more:
-            raise SetupError(f"{more[0]} without ros2; expected --ros2 tcp/127.0.0.1:7447, too")
-        return None
-    from hogwild_node.ros2 import StatusPublisher
-
-    return StatusPublisher(
-        str(found["ros2"]), str(found["id"]), domain=found.get("ros2_domain", 0),
-        topic=found.get("ros2_topic"),
-    )  # fmt: skip
 
 
 def status(agent: Agent) -> str:
@@ -183,16 +163,12 @@ def run(found: dict[str, Any]) -> None:
             neighbours=edges(found.get("neighbours", {})), h=h, **options,
         )  # fmt: skip
         threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
-        ros2, patience = ros2_of(found), Every(math.inf, ROS2_PATIENCE)
-        if ros2 is not None:
-            stack.callback(ros2.close)
         trace = None
         if "trace" in found:
             trace = Trace(stack.enter_context(open(found["trace"], "a")))
         if state is not None:
             save(agent, state)  # an unwritable place is told at once
         saving, telling = Every(SAVE_PERIOD, SAVE_PERIOD), Every(found.get("status"))
-        publishing = Every(found.get("ros2_every", 0.1))
         end = time.monotonic() + found.get("seconds", math.inf)
 
         def each(agent: Agent) -> None:
@@ -208,10 +184,6 @@ def run(found: dict[str, Any]) -> None:
             if telling():
                 print(status(agent), flush=True)
             transport.tell(lambda: status(agent))
-            if ros2 is not None and publishing():
-                ros2.publish(agent.read())
-                if not ros2.connected and patience():
-                    _say(f"no router of ROS 2 at {ros2.router} yet; trying on")
 
         agent.run(
             rate=float(found.get("rate", 50.0)),

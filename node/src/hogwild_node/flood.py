@@ -1,6 +1,6 @@
-r"""Word that floods through a network: every agent tells its neighbours what they have not heard.
+r"""Reports that flood through a network: every agent tells its neighbours what they have not heard.
 
-An agent keeps *words*. A word is about one agent, its *owner*, who alone changes it, and has a
+An agent keeps *reports*. A report is about one agent, its *owner*, who alone changes it, and has a
 version: the owner's count, then the owner's incarnation. Of two versions the larger one is newer.
 After the last count, the incarnation of the version counts on.
 
@@ -9,7 +9,7 @@ neighbour has: those that it sent itself, and those in packets that it has confi
 here is news. Every packet has a number and confirms the last 33 packets that were heard, so that
 loss, delay, reordering and duplicates cost time and nothing else. News that has not been sent, or
 not been confirmed for two round trips, is sent in as many packets as it takes, each of at most
-``PACKET`` bytes (a longer word travels alone). What was sent at an earlier turn and is not
+``PACKET`` bytes (a longer report travels alone). What was sent at an earlier turn and is not
 confirmed fills the last of these packets up, at no further packet: a loss then costs a turn and not
 two round trips.
 
@@ -18,15 +18,15 @@ u, so i does not send it for the first ``HOLD`` seconds. (The news came to u fro
 so on back to its owner, who tells all neighbours. So somebody tells j.)
 
 **Owners count on.** An agent that has lost its memory counts from one again. Its neighbours still
-have its last word. They see that it has an older one, and tell it; it then counts on from there.
+have its last report. They see that it has an older one, and tell it; it then counts on from there.
 
-**Memory is bounded.** If there is no room, words that are of no more use are deleted, and the
+**Memory is bounded.** If there is no room, reports that are of no more use are deleted, and the
 agent says in its packets that its memory is another one (a number): its neighbours then forget what
-they knew of it and send everything that may be of use. If all words are of use, new ones are not
+they knew of it and send everything that may be of use. If all reports are of use, new ones are not
 taken in, and the agent is *crowded*.
 
-**What is wrong does not stay.** A forged packet may tell a word that its owner never said, in the
-name of a neighbour, who is then taken to have it. So every word is told again about once a minute
+**What is wrong does not stay.** A forged packet may tell a report that its owner never made, in the
+name of a neighbour, who is then taken to have it. So every report is told again about once a minute
 (``REPEAT`` seconds times ``PARTS``), whatever the neighbour is taken to have: it reaches the owner,
 who counts on. A packet with a forged number far ahead would make all later ones old. Where
 ``STRAYS`` packets in a row are too old to be confirmed, the numbers begin at the last one of them.
@@ -39,23 +39,23 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hogwild_node.packets import HALF, WORD, BadPacket
-from hogwild_node.words import HEAD, LAST, Key, Packet, Version, Word
+from hogwild_node.packets import U16, U32, BadPacket
+from hogwild_node.reports import HEAD, LAST, Key, Packet, Report, Version
 
 PACKET = 1200
-"""Bytes of a packet with several words: what every network passes on in one piece."""
+"""Bytes of a packet with several reports: what every network passes on in one piece."""
 MANY = 16
 """Packets to one neighbour in one turn at most."""
 HOLD = 1.0
 """Seconds for which an agent leaves a neighbour's news to another neighbour."""
 SLOWEST, UNKNOWN = 1.0, 0.25
-"""Most seconds until an unconfirmed word is sent again, and seconds as long as no round trip is
+"""Most seconds until an unconfirmed report is sent again, and seconds as long as no round trip is
 known."""
 TIDY = 10.0
-"""Seconds between two times at which words of no use are deleted."""
+"""Seconds between two times at which reports of no use are deleted."""
 REPEAT, PARTS = 2.0, 30
-"""Seconds between two packets to a neighbour with words that it is taken to have, and how many such
-packets tell all words."""
+"""Seconds between two packets to a neighbour with reports that it is taken to have, and how many
+such packets tell all reports."""
 STRAYS = 33
 """Packets in a row that are too old to be confirmed, after which the newest number was wrong."""
 KEPT = 512
@@ -66,12 +66,12 @@ NEVER: Version = (0, 0)
 def after(version: Version, incarnation: int) -> Version:
     """The next version of an owner with this incarnation. Only the very last one has none."""
     count, life = version
-    return (count + 1, incarnation) if count < LAST else (LAST, min(life + 1, WORD - 1))
+    return (count + 1, incarnation) if count < LAST else (LAST, min(life + 1, U32 - 1))
 
 
 @dataclass
 class Peer:
-    """What an agent knows of a neighbour's words."""
+    """What an agent knows of a neighbour's reports."""
 
     has: dict[Key, Version] = field(default_factory=dict)
     memory: int | None = None
@@ -83,23 +83,23 @@ class Peer:
     strays: int = 0  # packets in a row that were too old to be confirmed
     trip: float | None = None  # smoothed seconds until a packet is confirmed
     news: dict[Key, None] = field(default_factory=dict)  # what may be news for it
-    repeated: float | None = None  # when words were last told again
+    repeated: float | None = None  # when reports were last told again
     place: int = 0  # how many were
 
-    def remembers(self, memory: int, words: Iterable[Key]) -> None:
-        """It has this memory from now on, of which nothing is known: all words are news."""
+    def remembers(self, memory: int, reports: Iterable[Key]) -> None:
+        """It has this memory from now on, of which nothing is known: all reports are news."""
         for known in (self.has, self.flying, self.sent):
             known.clear()
-        self.memory, self.news = memory, dict.fromkeys(words)
+        self.memory, self.news = memory, dict.fromkeys(reports)
 
     def note(self, number: int) -> bool:
         """A packet was heard; whether it is the newest."""
-        ahead, behind = (number - self.newest) % WORD, (self.newest - number) % WORD
-        self.strays = self.strays + 1 if self.newest and 32 < behind <= WORD // 2 else 0
+        ahead, behind = (number - self.newest) % U32, (self.newest - number) % U32
+        self.strays = self.strays + 1 if self.newest and 32 < behind <= U32 // 2 else 0
         if not self.newest or self.strays >= STRAYS:
             self.newest, self.before, self.strays = number, 0, 0
-        elif 0 < ahead < WORD // 2:
-            self.before = ((self.before << 1 | 1) << (ahead - 1)) % WORD if ahead <= 32 else 0
+        elif 0 < ahead < U32 // 2:
+            self.before = ((self.before << 1 | 1) << (ahead - 1)) % U32 if ahead <= 32 else 0
             self.newest = number
         elif 0 < behind <= 32:
             self.before |= 1 << (behind - 1)
@@ -108,11 +108,11 @@ class Peer:
     def confirm(self, newest: int, before: int, now: float) -> None:
         """It has heard this packet, and those before whose bits are set."""
         for number in list(self.sent):
-            ago = (newest - number) % WORD
+            ago = (newest - number) % U32
             if ago and not (ago <= 32 and before >> (ago - 1) & 1):
                 continue
-            when, words = self.sent.pop(number)
-            for key, version in words:
+            when, reports = self.sent.pop(number)
+            for key, version in reports:
                 self.learn(key, version)
             trip = max(now - when, 0.0)
             self.trip = trip if self.trip is None else 0.75 * self.trip + 0.25 * trip
@@ -126,16 +126,16 @@ class Peer:
 
 
 class Flood:
-    """The words that one agent keeps.
+    """The reports that one agent keeps.
 
     Args:
         name: The agent's name.
         incarnation: Its incarnation.
         scope: What neighbours must have in common beside the model, as a number below 65,536;
             packets with another one are refused.
-        room: Most words that are kept.
-        read: Called as ``read(key, body)``: what a word says; raises :class:`BadPacket`.
-        useful: Called as ``useful(key)``: whether a word is of use at present.
+        room: Most reports that are kept.
+        read: Called as ``read(key, body)``: what a report says; raises :class:`BadPacket`.
+        useful: Called as ``useful(key)``: whether a report is of use at present.
     """
 
     def __init__(
@@ -150,47 +150,47 @@ class Flood:
     ) -> None:
         self.name, self.incarnation, self.scope, self.room = name, incarnation, scope, room
         self.read, self.useful = read, useful
-        self.words: dict[Key, Word] = {}
-        # The neighbour who told a word, and when; None: the agent itself, or a neighbour that has
+        self.reports: dict[Key, Report] = {}
+        # The neighbour who told a report, and when; None: the agent itself, or a neighbour that has
         # lost its memory since.
         self.heard: dict[Key, tuple[str | None, float]] = {}
         self.peers: dict[str, Peer] = {}
         self.memory, self.crowded, self.tidied = 0, False, -math.inf
-        self.last: dict[int, Version] = {}  # the last version of each kind of own word
+        self.last: dict[int, Version] = {}  # the last version of each kind of own report
 
-    def say(self, kind: int, body: bytes, now: float) -> bool:
-        """The agent's own word of this kind says this from now on; whether that is new."""
+    def report(self, kind: int, body: bytes, now: float) -> bool:
+        """The agent reports this of itself from now on; whether that is new."""
         key = (kind, self.name)
-        if key in self.words and self.words[key].body == body:
+        if key in self.reports and self.reports[key].body == body:
             return False
         self.last[kind] = after(self.last.get(kind, NEVER), self.incarnation)
-        self._put(Word(key, self.last[kind], body, self.read(key, body)), None, now)
+        self._put(Report(key, self.last[kind], body, self.read(key, body)), None, now)
         return True
 
-    def _put(self, word: Word, source: str | None, now: float) -> None:
-        self.words[word.key], self.heard[word.key] = word, (source, now)
+    def _put(self, report: Report, source: str | None, now: float) -> None:
+        self.reports[report.key], self.heard[report.key] = report, (source, now)
         for peer in self.peers.values():
-            peer.news[word.key] = None
+            peer.news[report.key] = None
 
     def reconsider(self) -> None:
-        """The agent passes other words on from now on: all may be news."""
+        """The agent passes other reports on from now on: all may be news."""
         for peer in self.peers.values():
-            peer.news = dict.fromkeys(self.words)
+            peer.news = dict.fromkeys(self.reports)
 
     def peer(self, name: str) -> Peer:
-        """What is known of a neighbour's words.
+        """What is known of a neighbour's reports.
 
         Packets are numbered from the agent's incarnation on, a random number, so that a neighbour
         that confirms packets of a former life confirms nothing.
         """
         if name not in self.peers:
-            self.peers[name] = Peer(number=self.incarnation, news=dict.fromkeys(self.words))
+            self.peers[name] = Peer(number=self.incarnation, news=dict.fromkeys(self.reports))
         return self.peers[name]
 
     def forget(self, peer: str) -> None:
         """A neighbour is no more, or has lost its memory. Its packets are numbered on."""
         number = self.peer(peer).number
-        self.peers[peer] = Peer(number=number, news=dict.fromkeys(self.words))
+        self.peers[peer] = Peer(number=number, news=dict.fromkeys(self.reports))
         for key, (source, since) in self.heard.items():
             if source == peer:
                 self.heard[key] = None, since
@@ -198,7 +198,7 @@ class Flood:
     # -- hearing -----------------------------------------------------------------------------------
 
     def parse(self, body: bytes) -> Packet:
-        """The packet in these bytes. Words that are known already are not read again.
+        """The packet in these bytes. Reports that are known already are not read again.
 
         Raises:
             BadPacket: The packet is damaged.
@@ -206,7 +206,7 @@ class Flood:
         return Packet.read(body, self._content)
 
     def take(self, peer: str, packet: Packet, now: float, *, fresh: bool = False) -> set[Key]:
-        """Take a packet of a neighbour in, whole or not at all; which words were new.
+        """Take a packet of a neighbour in, whole or not at all; which reports were new.
 
         Args:
             fresh: Whether the neighbour has begun a new life since its last packet.
@@ -223,13 +223,13 @@ class Flood:
         found, memory = self.peer(peer), packet.memory
         newer = found.note(packet.number)
         if found.memory is None or (newer and memory != found.memory):
-            found.remembers(memory, self.words)
+            found.remembers(memory, self.reports)
         now_known = memory == found.memory  # a late packet may tell of what was deleted since
         if packet.newest and now_known:
             found.confirm(packet.newest, packet.before, now)
         new = set()
-        for word in packet.words:
-            key, version, known = word.key, word.version, self.words.get(word.key)
+        for report in packet.reports:
+            key, version, known = report.key, report.version, self.reports.get(report.key)
             if known is not None and version == known.version == found.has.get(key):
                 continue  # nothing is new to anybody
             if now_known:
@@ -239,48 +239,48 @@ class Flood:
                 found.news[key] = None
             if key[1] == self.name:
                 self._count_on(key, version, now)
-            elif self._keep(word, peer, now):
+            elif self._keep(report, peer, now):
                 new.add(key)
         return new
 
     def _content(self, key: Key, raw: bytes) -> Any:
-        """What a word says; words are told more than once."""
-        known = self.words.get(key)
+        """What a report says; reports are told more than once."""
+        known = self.reports.get(key)
         return self.read(key, raw) if known is None or known.body != raw else known.content
 
     def _count_on(self, key: Key, version: Version, now: float) -> None:
-        """Word of the agent itself: where it is newer than its own, it is of a former life."""
-        kind, mine = key[0], self.words.get(key)
+        """A report of the agent itself: where it is newer than its own, it is of a former life."""
+        kind, mine = key[0], self.reports.get(key)
         if mine is None:
             self.last[kind] = max(self.last.get(kind, NEVER), version)
         elif version > mine.version:
             self.last[kind] = after(version, self.incarnation)
             self._put(replace(mine, version=self.last[kind]), None, now)
 
-    def _keep(self, word: Word, source: str, now: float) -> bool:
-        known = self.words.get(word.key)
-        if known is not None and known.version >= word.version:
+    def _keep(self, report: Report, source: str, now: float) -> bool:
+        known = self.reports.get(report.key)
+        if known is not None and known.version >= report.version:
             return False
-        if known is None and len(self.words) >= self.room:
-            if not self.crowded:  # else one look at all words a turn is enough
+        if known is None and len(self.reports) >= self.room:
+            if not self.crowded:  # else one look at all reports a turn is enough
                 self.tidy(now)
-            if len(self.words) >= self.room:
+            if len(self.reports) >= self.room:
                 self.crowded = True
                 return False
-        self._put(word, source, now)
+        self._put(report, source, now)
         return True
 
     def tidy(self, now: float) -> None:
         """Delete what is of no use; neighbours then tell again what may be. That costs packets,
         so it is not done at every turn where there is never room enough. A crowded agent calls it
-        at every turn: words that were refused are told again only after it."""
+        at every turn: reports that were refused are told again only after it."""
         if now < self.tidied + TIDY:
             return
-        useless = [key for key in self.words if key[1] != self.name and not self.useful(key)]
+        useless = [key for key in self.reports if key[1] != self.name and not self.useful(key)]
         for key in useless:
-            del self.words[key], self.heard[key]
+            del self.reports[key], self.heard[key]
         if useless:
-            self.memory, self.crowded = (self.memory + 1) % HALF, False
+            self.memory, self.crowded = (self.memory + 1) % U16, False
             self.tidied = now
 
     # -- telling -----------------------------------------------------------------------------------
@@ -298,72 +298,72 @@ class Flood:
 
         Args:
             peer: The neighbour.
-            passed: Called as ``passed(key, older)``: whether a word is passed on to it;
+            passed: Called as ``passed(key, older)``: whether a report is passed on to it;
                 ``older``: it has an older version.
             told_by: Whether it hears from the agent of this name itself.
             head: Bytes that go before each of these packets.
         """
         to = self.peer(peer)
-        due: list[Word] = []
-        under_way: list[Word] = []
+        due: list[Report] = []
+        under_way: list[Report] = []
         wait = UNKNOWN if to.trip is None else min(2.0 * to.trip, SLOWEST)
         for key in list(to.news):
-            word, theirs = self.words.get(key), to.has.get(key, NEVER)
-            if word is None or theirs >= word.version or not passed(key, theirs > NEVER):
+            report, theirs = self.reports.get(key), to.has.get(key, NEVER)
+            if report is None or theirs >= report.version or not passed(key, theirs > NEVER):
                 del to.news[key]
                 continue
             source, since = self.heard[key]
             if source is not None and now - since < HOLD and told_by(source):
                 continue
             version, when = to.flying.get(key, (NEVER, 0.0))
-            if version < word.version or now - when >= wait:
-                due.append(word)
+            if version < report.version or now - when >= wait:
+                due.append(report)
             elif now > when:
-                under_way.append(word)
-        pending = {word.key for word in (*due, *under_way)}
-        due += [self.words[key] for key in self._again(to, now, passed) if key not in pending]
+                under_way.append(report)
+        pending = {report.key for report in (*due, *under_way)}
+        due += [self.reports[key] for key in self._again(to, now, passed) if key not in pending]
         space = PACKET - head - HEAD.size
         loads = self._loads(due, space)
-        left = space - sum(word.size for word in loads[-1])
-        for word in under_way:
-            if word.size <= left:
-                loads[-1].append(word)
-                left -= word.size
+        left = space - sum(report.size for report in loads[-1])
+        for report in under_way:
+            if report.size <= left:
+                loads[-1].append(report)
+                left -= report.size
         return [self._packet(to, load, now) for load in loads]
 
     def _again(self, to: Peer, now: float, passed: Callable[[Key, bool], bool]) -> list[Key]:
-        """Words that are told again, whatever the neighbour is taken to have."""
+        """Reports that are told again, whatever the neighbour is taken to have."""
         if to.repeated is None:
             to.repeated = now
         if now - to.repeated < REPEAT:
             return []
-        every, begin = list(self.words), to.place
+        every, begin = list(self.reports), to.place
         count = -(-len(every) // PARTS)
         to.repeated, to.place = now, begin + count
         some = [every[(begin + i) % len(every)] for i in range(count)]
         return [key for key in some if passed(key, to.has.get(key, NEVER) > NEVER)]
 
     @staticmethod
-    def _loads(words: list[Word], space: int) -> list[list[Word]]:
-        """Words for one packet each, as many packets as one turn allows."""
-        loads: list[list[Word]] = [[]]
+    def _loads(reports: list[Report], space: int) -> list[list[Report]]:
+        """Reports for one packet each, as many packets as one turn allows."""
+        loads: list[list[Report]] = [[]]
         left = space
-        for word in words:
-            if loads[-1] and word.size > left:
+        for report in reports:
+            if loads[-1] and report.size > left:
                 if len(loads) == MANY:
                     break
                 loads.append([])
                 left = space
-            loads[-1].append(word)
-            left -= word.size
+            loads[-1].append(report)
+            left -= report.size
         return loads
 
-    def _packet(self, to: Peer, words: list[Word], now: float) -> Packet:
-        to.number = to.number % (WORD - 1) + 1
-        for word in words:
-            to.flying[word.key] = (word.version, now)
-        if words:
-            to.sent[to.number] = (now, [(word.key, word.version) for word in words])
+    def _packet(self, to: Peer, reports: list[Report], now: float) -> Packet:
+        to.number = to.number % (U32 - 1) + 1
+        for report in reports:
+            to.flying[report.key] = (report.version, now)
+        if reports:
+            to.sent[to.number] = (now, [(report.key, report.version) for report in reports])
             if len(to.sent) > KEPT:
                 del to.sent[next(iter(to.sent))]
-        return Packet(to.number, to.newest, to.before, self.memory, self.scope, words)
+        return Packet(to.number, to.newest, to.before, self.memory, self.scope, reports)

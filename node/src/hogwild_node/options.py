@@ -20,8 +20,8 @@ TEXT, NUMBER, NAME, NAMES = (str,), (int,), (str, int), (str, list)
 EXPECTED = {TEXT: "a text", NUMBER: "a whole number", NAME: "a name", NAMES: "names"}
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("model", "listen", "transport", "rule", "precision"), TEXT),
-    **dict.fromkeys(("state", "trace", "certificates", "ros2", "ros2_topic"), TEXT),
-    **dict.fromkeys(("seed", "ros2_domain", "radius"), NUMBER),
+    **dict.fromkeys(("state", "trace", "certificates"), TEXT),
+    **dict.fromkeys(("seed", "radius"), NUMBER),
     **dict.fromkeys(("id", "controller"), NAME),
     "cut": NAMES,
 }
@@ -33,7 +33,6 @@ examples:
       --neighbours 3=127.0.0.1:21003,8=127.0.0.1:21008
   hogwild-agent --config robot7.toml --status 1
   hogwild-agent --config robot7.toml --certificates keys/7 --controller base
-  hogwild-agent --config robot7.toml --ros2 tcp/127.0.0.1:7447
 
 robot7.toml:
   model = "model.hog"
@@ -57,9 +56,6 @@ reaches the agent's address can send it packets and control messages, and watch 
 
 `hogwild serve --attach HOST:PORT` shows agents on a page: it asks the agent that listens there, and
 finds its neighbours. With certificates, only the one named by --controller may watch.
-
-With --ros2 the agent publishes for ROS 2 nodes that use rmw_zenoh: TOPIC/prediction
-(std_msgs/Float64MultiArray), TOPIC/residual and TOPIC/calm (std_msgs/Float64), and /diagnostics.
 """
 
 
@@ -93,10 +89,6 @@ def parser() -> argparse.ArgumentParser:
     add("--nodes", type=int, metavar="N", help="agents in the swarm, for the error bound")
     add("--state", metavar="FILE", help="keep the last state here, and begin with it")
     add("--status", type=float, metavar="S", help="print the state every so many seconds")
-    add("--ros2", metavar="ADDRESS", help="send the status to this router of ROS 2 (rmw_zenoh)")
-    add("--ros2-domain", type=int, metavar="N", help="the ROS domain (0)")
-    add("--ros2-topic", metavar="TOPIC", help="the topics are below this (/hogwild/agent_NAME)")
-    add("--ros2-every", type=float, metavar="S", help="seconds between two messages (0.1)")
     add("--loss", type=float, metavar="P", help="for trials: lose so many packets (0)")
     add("--delay", metavar="T[,T]", help="for trials: hold packets up, as 20ms or 15ms,25ms (0)")
     add("--seed", type=int, help="of these losses and delays (0)")
@@ -134,9 +126,7 @@ def settings(argv: Sequence[str] | None = None) -> dict[str, Any]:
             raise SetupError(f"{key} is {value!r}; expected {EXPECTED[kinds]}")
         if value == "":
             raise SetupError(f"{key} is empty; expected {EXPECTED[kinds]}")
-    positive = (
-        "lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes", "ros2_every",
-    )  # fmt: skip
+    positive = ("lease", "tolerance", "settle_after", "rate", "status", "seconds", "nodes")
     for key in positive:
         number = found.get(key, 1)
         whole = isinstance(number, int) and not isinstance(number, bool)

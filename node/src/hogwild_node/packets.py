@@ -28,7 +28,7 @@ their edges, the features of the edge from the receiver to the sender. A data pa
 the numbers of the rule: the embedding (or the values of all layers), then the letter, if there is
 one. Curvature blocks are symmetric, and only their upper triangles travel. With k = 2 and float32
 a packet of gradient steps has 68 bytes (48 without a letter) and a packet of messages 124. With the
-rule ``"balls"`` a data packet goes on with words (:mod:`hogwild_node.flood`).
+rule ``"balls"`` a data packet goes on with reports (:mod:`hogwild_node.flood`).
 
 **Who takes part.** A neighbour takes part if the agent has heard from it within the lease, and the
 neighbour's newest packet acknowledges the agent's incarnation: both then hear each other. The two
@@ -82,7 +82,7 @@ FIELDS, CHECK = struct.Struct("<BBBBIIIIHHdf"), struct.Struct("<I")
 HEADER = struct.Struct(FIELDS.format + CHECK.format[1:])
 PRECISIONS = {"float16": "<f2", "float32": "<f4", "float64": "<f8"}
 """Numbers in packets of data, by name."""
-WORD, HALF = 1 << 32, 1 << 16
+U32, U16 = 1 << 32, 1 << 16
 LATEST = 1e12
 """Times from this on, in seconds, are no times: 30,000 years."""
 WINDOW = 30.0
@@ -134,19 +134,20 @@ class Format:
         rule: The rule's name.
         features: Numbers of a hello beside the degree: the width q of the features, and the width
             r of the features of an edge where they travel.
-        said: Numbers that a packet holds beside the letter: the embedding, or all layers' values.
-        letter: Numbers of a letter.
+        broadcast_width: Numbers that a packet holds beside the letter: the embedding, or the values
+            of all layers.
+        letter_width: Numbers of a letter.
         block: Width k of the curvature block at the end of a letter; 0: there is none.
         width: Width k of an embedding.
         precision: One of ``PRECISIONS``.
-        floods: Whether data packets hold words, and do not replace each other.
+        floods: Whether data packets hold reports, and do not replace each other.
     """
 
     model: str
     rule: str
     features: int
-    said: int
-    letter: int
+    broadcast_width: int
+    letter_width: int
     block: int
     width: int
     precision: str = "float32"
@@ -167,8 +168,10 @@ class Format:
 
     @property
     def data_size(self) -> int:
-        """Bytes of a data packet; where packets hold words, the least."""
-        return HEADER.size + self.number.itemsize * (self.said + self.letter - self.saved)
+        """Bytes of a data packet; where packets hold reports, the least."""
+        return HEADER.size + self.number.itemsize * (
+            self.broadcast_width + self.letter_width - self.saved
+        )
 
     def header(self, incarnation: int, kind: int = DATA, **fields: Any) -> Header:
         """A header of this model."""
@@ -177,12 +180,12 @@ class Format:
     # -- writing -----------------------------------------------------------------------------------
 
     def packet(self, header: Header, body: bytes) -> bytes:
-        """The bytes of a packet: a hello, numbers, or words."""
+        """The bytes of a packet: a hello, numbers, or reports."""
         code = 16 * RULES.index(self.rule) + self.number.itemsize
         head = FIELDS.pack(
             VERSION, header.kind, code, min(self.width, 255), int(self.model[:8], 16),
-            header.incarnation, header.sequence % WORD, header.to,
-            header.revision % HALF, header.known % HALF, header.time, min(header.calm, 3e38),
+            header.incarnation, header.sequence % U32, header.to,
+            header.revision % U16, header.known % U16, header.time, min(header.calm, 3e38),
         )  # fmt: skip
         return head + CHECK.pack(checksum(head, body)) + body
 
@@ -190,14 +193,14 @@ class Format:
         """The bytes of a hello; ``features`` are all numbers beside the degree."""
         return self.packet(header, np.array([degree, *features], "<f8").tobytes())
 
-    def data(self, header: Header, said: Array, letter: Array) -> bytes:
-        """The bytes of a data packet: what the node says to everybody [said], and the letter."""
+    def data(self, header: Header, broadcast: Array, letter: Array) -> bytes:
+        """The bytes of a data packet: what the node sends to everybody, and the letter."""
         if self.block:
             rest, block = letter[: -(self.block**2)], letter[-(self.block**2) :]
             upper = block.reshape(self.block, self.block)[_triangle(self.block)]
             letter = np.concatenate([rest, upper])
         with np.errstate(over="ignore"):  # too large for the format: infinite, and then refused
-            numbers = np.concatenate([said, letter]).astype(self.number)
+            numbers = np.concatenate([broadcast, letter]).astype(self.number)
         return self.packet(header, numbers.tobytes())
 
     # -- reading -----------------------------------------------------------------------------------
@@ -240,11 +243,11 @@ class Format:
         return float(found[0]), found[1:].copy()
 
     def read_data(self, raw: bytes) -> tuple[Array, Array]:
-        """What the sender says to everybody [said], and the letter [letter], as float64."""
+        """What the sender sends to everybody, and the letter, as float64."""
         found = np.frombuffer(raw, self.number, offset=HEADER.size).astype(np.float64)
         if not bool(np.isfinite(found).all()):
             raise BadPacket("numbers")
-        said, letter = found[: self.said], found[self.said :]
+        broadcast, letter = found[: self.broadcast_width], found[self.broadcast_width :]
         if self.block:
             count = self.block * (self.block + 1) // 2
             rest, upper = letter[:-count], letter[-count:]
@@ -252,7 +255,7 @@ class Format:
             block[_triangle(self.block)] = upper
             block = block + block.T - np.diag(np.diag(block))
             letter = np.concatenate([rest, block.ravel()])
-        return said, letter
+        return broadcast, letter
 
 
 # -- links -----------------------------------------------------------------------------------------
@@ -291,7 +294,7 @@ class Link:
     degree: float = 1.0
     features: Array | None = None
     sequence: int | None = None  # of the newest data packet
-    said: Array | None = None
+    broadcast: Array | None = None  # what it last sent to everybody
     letter: Array | None = None
     last: float = -math.inf  # when the agent last heard anything
     heard: float = -math.inf  # when it last heard data
@@ -360,13 +363,13 @@ class Link:
         else:
             self.heard = arrived
         self.last = arrived
-        if self.sequence is None or not behind(header.sequence, self.sequence, WORD):
+        if self.sequence is None or not behind(header.sequence, self.sequence, U32):
             self.mutual, self.known = header.to == me, header.known
         self.transit(arrived, arrived - header.time)
 
     def leave(self) -> None:
         """The neighbour no longer takes part."""
-        self.mutual, self.said, self.letter, self.sequence = False, None, None, None
+        self.mutual, self.broadcast, self.letter, self.sequence = False, None, None, None
 
     def _hear_hello(self, header: Header, degree: float, features: Array, living: bool) -> None:
         if header.incarnation != self.incarnation:
@@ -375,7 +378,7 @@ class Link:
             self.leave()
             self.incarnation = header.incarnation
             self.transits.clear()
-        elif living and behind(header.revision, self.revision, HALF):
+        elif living and behind(header.revision, self.revision, U16):
             raise BadPacket("old")
         elif living and header.revision == self.revision and self.features is not None:
             if degree != self.degree or not np.array_equal(features, self.features):
@@ -396,14 +399,14 @@ class Link:
             raise BadPacket("before its hello")
         known = self.sequence if living else None
         newest = known is None or (
-            header.sequence != known and not behind(header.sequence, known, WORD)
+            header.sequence != known and not behind(header.sequence, known, U32)
         )
         if form.floods:
             take(header.incarnation, raw[HEADER.size :])
         elif not newest:
             raise BadPacket("old")
         else:
-            self.said, self.letter = form.read_data(raw)
+            self.broadcast, self.letter = form.read_data(raw)
         if newest:
             self.sequence, self.sent, self.calm = header.sequence, header.time, header.calm
         return newest

@@ -216,11 +216,11 @@ class Registers(Work):
             return False
         self._known, self.star = known, star_of(len(members))
         local = self.model.build(features, self._near(), self.rule_name)
-        if same and self.rule.poses:
-            self.rule.pose(local)  # features or degrees moved: memory stays
+        if same and self.rule.model_may_change:
+            self.rule.set_model(local)  # features or degrees moved: memory stays
         else:
             self.rule = self.model.rule(self.rule_name, local, self.star)
-            if not self.rule.poses:
+            if not self.rule.model_may_change:
                 self.h = self.model.start(local)
             self.letters = self._begin()
         self._heard_at_rest = None
@@ -242,13 +242,13 @@ class Registers(Work):
         )
 
     def _views(self) -> tuple[Array, Array]:
-        """What was last heard: embeddings [1, said, d] and letters [1, m, d]; zero where nothing
-        was, which the rules take for silence."""
+        """What was last heard: what neighbours broadcast [1, w, d] and letters [1, m, d]; zero
+        where nothing was, which the rules take for silence."""
         inbox = np.zeros((1, self.rule.broadcast_width, len(self.members)))
         mail = np.zeros((1, self.rule.letter_width, len(self.members)))
         for place, link in enumerate(self.members.values()):
-            if link.said is not None and link.letter is not None:
-                inbox[0, :, place], mail[0, :, place] = link.said, link.letter
+            if link.broadcast is not None and link.letter is not None:
+                inbox[0, :, place], mail[0, :, place] = link.broadcast, link.letter
         return inbox, mail
 
     def extra(self, edge: Edge) -> Array:
@@ -304,9 +304,9 @@ class Registers(Work):
 
     def data(self, header: Header, name: str, now: float) -> list[bytes]:
         with np.errstate(all="ignore"):
-            said = self.rule.broadcast(self.h, self.star)[0, :, 0]
+            broadcast = self.rule.broadcast(self.h, self.star)[0, :, 0]
         place = list(self.members).index(name)
-        return [self.format.data(header, said, self.letters[0, :, place])]
+        return [self.format.data(header, broadcast, self.letters[0, :, place])]
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
         if not settled or nodes is None or self.model.convexity is None:

@@ -181,11 +181,10 @@ def _missing(of: Robustness) -> str:
     inexact = [i for i in of.settings.impairments if not i.exact]
     names = ", ".join(type(i).__name__ for i in inexact)
     if inexact and float(run.deviation.max()) < 1.0:
-        packets = " and ".join(dict.fromkeys(i.packets for i in inexact))
         return (
-            f"{packets[0].upper()}{packets[1:]} end near the answer and not at it: {names} changes "
-            f"what packets say ({reason}). What to do: compare the distance above with what you "
-            f"can bear, or send finer packets"
+            f"{names} changes what packets say, so that runs end near the answer and not at it "
+            f"({reason}). What to do: compare the distance above with what you can bear, or send "
+            f"finer packets"
         )
     if inexact:
         helps = "; ".join(filter(None, ("send finer packets", rule.coarse)))

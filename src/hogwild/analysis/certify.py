@@ -28,8 +28,7 @@ from hogwild.errors import AsynchronyError, ConfigError, is_number
 from hogwild.executors.simulate import Case
 from hogwild.executors.simulation import Settings
 from hogwild.models.base import Conv, Kind
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.models.validation import evaluating, uncompiled
 from hogwild.models.wrapped import runnable
 from hogwild.ops import as_field
@@ -145,8 +144,8 @@ def _stack(case: Case, stack: StackProblem, settings: Settings) -> Certificate:
     if not about(settings.rule).moves:
         reason = "it cannot run under this rule, which needs a problem that does not move"
         return Certificate(kind, False, reason)
-    solved = [level.value for level in case.levels]
-    settled = stack.settled([as_field(h, h.dtype) for h in solved])
+    solved = [level.value for level in case.solution.levels]
+    settled = stack.problems([as_field(h, h.dtype) for h in solved])
     levels = tuple(
         replace(_alone(problem, settings, h.detach), since=0, **NO_RATE)
         for problem, h in zip(settled, solved, strict=True)

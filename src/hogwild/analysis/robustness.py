@@ -34,7 +34,7 @@ from hogwild.analysis.certify import certified
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.executors.deadlines import Deadlines, Price
 from hogwild.executors.run import Run
-from hogwild.executors.simulate import Case, score_of
+from hogwild.executors.simulate import Case
 from hogwild.executors.simulation import Settings
 from hogwild.metrics import Metric, Score, cost
 from hogwild.models.base import Kind, Model
@@ -232,16 +232,9 @@ def robustness(
             ``impairments``, ``rule``, ``step``, ``radius`` (of balls, also where they are
             compared), ``ticks``, ``tol``, ``progress`` …
     """
-    case = scored(model, data, metric, higher_is_better, target, mask)
-    return measure(case, compare, {"runs": runs} | options)
-
-
-def scored(model: nn.Module, data: Any, *given: Any) -> Case:
-    """A model on graphs with the score of its predictions, if there are targets; ``given`` are
-    ``metric``, ``higher_is_better``, ``target`` and ``mask`` of :func:`robustness`."""
     case = Case(runnable(model), data)
-    case.score = score_of(case.prediction, case.data, *given)
-    return case
+    case.score_by(metric, higher_is_better, target, mask)
+    return measure(case, compare, {"runs": runs} | options)
 
 
 def measure(case: Case, compare: str | Sequence[str], options: dict[str, Any]) -> Robustness:

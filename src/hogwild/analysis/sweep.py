@@ -15,16 +15,14 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 
 from hogwild.analysis.advice import counted, remedy
-from hogwild.analysis.robustness import Robustness, measure, scored
-from hogwild.asynchrony.impairments import (
-    BernoulliLoss,
-    Impairment,
-    Latency,
-    check_impairments,
-)
+from hogwild.analysis.robustness import Robustness, measure
+from hogwild.asynchrony.impairment import Impairment, check_impairments
+from hogwild.asynchrony.impairments import BernoulliLoss, Latency
 from hogwild.asynchrony.schedule import check_bounds
 from hogwild.errors import ConfigError, require_integer, require_positive
+from hogwild.executors.simulate import Case
 from hogwild.models.base import Model
+from hogwild.models.wrapped import runnable
 from hogwild.progress import aligned, bar, shown, size, wrapped
 
 if TYPE_CHECKING:
@@ -238,7 +236,8 @@ def sweep(
     lossy = {loss: (BernoulliLoss(loss),) if loss else () for loss in losses}
     impaired = check_impairments(impairments)
     names = ("metric", "higher_is_better", "target", "mask")
-    case = scored(model, data, *(options.pop(name, None) for name in names))
+    case = Case(runnable(model), data)
+    case.score_by(*(options.pop(name, None) for name in names))
     found = Sweep(tuple(staggers), tuple(lags), tuple(losses), {}, "latency" if constant else "D")
     settings = list(product(losses, staggers, lags))
     with bar(len(settings), progress, "setting", "sweeping") as seen:

@@ -3,14 +3,13 @@
 Ready-made scenarios are in :mod:`hogwild.asynchrony.scenarios`.
 """
 
+from hogwild.asynchrony.impairment import Impairment
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     EventTriggered,
     GeometricDelay,
     GilbertElliott,
-    Impairment,
     Latency,
     LinkChurn,
     ParetoDelay,
@@ -23,7 +22,7 @@ from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 
 __all__ = [
-    "BernoulliLoss", "Crashes", "Duplication", "EventTriggered", "Frame", "GeometricDelay",
+    "BernoulliLoss", "Crashes", "EventTriggered", "Frame", "GeometricDelay",
     "GilbertElliott", "Impairment", "Latency", "LinkChurn", "ParetoDelay", "Quantisation",
     "Reordering", "Scenario", "Schedule", "Stragglers", "Trace",
 ]  # fmt: skip

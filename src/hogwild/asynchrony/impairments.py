@@ -1,168 +1,25 @@
-r"""What goes wrong on real networks, by the literature's names; impairments compose.
-
-An impairment is a small frozen dataclass with hooks into the schedule (who updates, which packet a
-node holds) and into what is sent. Its fields say which values they take (:func:`probability`,
-:func:`whole`, :func:`positive`), and the base class checks them. Every random decision is a hash of
-its purpose, subject and time (:mod:`hogwild.asynchrony.seeding`): adding one impairment never
-shifts the draws of another.
-
-:meth:`Impairment.bound` says what the bounds (S, D) of partial asynchronism become: new bounds
-where the staleness stays bounded, and ``None`` where it does not and no theorem applies. An
-impairment with ``exact = False`` changes what packets say, so that runs end near the synchronous
-answer and not at it.
-"""
+r"""What goes wrong on real networks, by the literature's names; impairments compose. Every random
+decision is a hash of its purpose, subject and time: adding one impairment never shifts the draws of
+another."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.seeding import Streams
-from hogwild.errors import ConfigError, Rule, is_integer, is_number, require_integer
-
-# -- fields ---------------------------------------------------------------------------------------
-
-
-def number(default: float | None, fine: Callable[[Any], bool], expected: str) -> Any:
-    """A field that takes the numbers for which ``fine`` holds, and ``None`` where it is the
-    default."""
-    rule = Rule(lambda v: v is default is None or (is_number(v) and fine(v)), expected)
-    return field(default=default, metadata={"rule": rule})
-
-
-def whole(default: int | None, least: int) -> Any:
-    """A field that takes integers of at least ``least``."""
-    expected = f"an integer of at least {least}"
-    return number(default, lambda v: is_integer(v) and v >= least, expected)
-
-
-def probability(default: float) -> Any:
-    """A field that takes numbers from 0 to 1."""
-    return number(default, lambda v: 0.0 <= v <= 1.0, "a probability between 0 and 1")
-
-
-def positive(default: float) -> Any:
-    """A field that takes positive, finite numbers."""
-    return number(default, lambda v: 0.0 < v < math.inf, "a positive number")
-
-
-# -- impairments ----------------------------------------------------------------------------------
-
-
-@dataclass
-class Moment:
-    """What a hook may look at: some nodes or edges now, their random numbers, and what the
-    impairment remembers of all nodes or edges, by name."""
-
-    time: int
-    index: Tensor  # [n] the nodes or edges concerned
-    streams: Streams
-    memory: dict[str, Tensor]
-
-    def uniform(self, name: str, time: int | Tensor | None = None) -> Tensor:
-        """One number in [0, 1) for each subject; fixed for ever with ``time=0``."""
-        return self.streams.uniform(name, self.time if time is None else time, self.index)
-
-    def recall(self, name: str) -> Tensor:
-        """The impairment's memory of these subjects, an integer each; at first zero."""
-        if name not in self.memory:
-            self.memory[name] = torch.zeros_like(self.streams.subjects)
-        return self.memory[name][self.index]
-
-    def remember(self, name: str, value: Tensor) -> None:
-        """Replace the memory of these subjects, which was recalled before."""
-        self.memory[name][self.index] = value
-
-
-@dataclass(frozen=True)
-class Impairment:
-    """The base of all impairments, which disturbs nothing. A subclass is a frozen dataclass."""
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            if "rule" in f.metadata:
-                f.metadata["rule"].check(f.name, getattr(self, f.name))
-
-    name: ClassVar[str] = ""
-    """Its name on the command line; by default that of the class: ``link-churn``."""
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "name" not in vars(cls):
-            cls.name = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
-
-    exact: ClassVar[bool] = True
-    """Whether packets still say what the sender computed."""
-    packets: ClassVar[str] = "packets that are wrong"
-    """What to call its packets where they do not."""
-
-    @property
-    def error(self) -> float:
-        """How far a number in a packet may be from what its sender holds."""
-        return 0.0
-
-    @property
-    def recurs(self) -> bool:
-        """Whether, with probability one, packets come through on every link again and again.
-        Where no bound holds, runs converge if this is so."""
-        return True
-
-    @property
-    def calm(self) -> int:
-        """Tick from which on no node loses its memory any more."""
-        return 0
-
-    stage: ClassVar[int] = 2
-    """What the impairment concerns, in the order in which bounds add up: pace 0, outages of nodes
-    1, delays 2 (their bound D is the age of the oldest packet that is delivered), losses 3."""
-
-    def bound(self, stagger: int, delay: int) -> tuple[int, int] | None:
-        """The bounds (S, D) that hold with this impairment; ``None``: no bound holds."""
-        return stagger, delay
-
-    def overrides(self, *hooks: str) -> bool:
-        """Whether the impairment has one of these hooks."""
-        return any(getattr(type(self), hook) is not getattr(Impairment, hook) for hook in hooks)
-
-    def interval(self, at: Moment, gap: Tensor) -> Tensor:
-        """Ticks until these nodes update again."""
-        return gap
-
-    def up(self, at: Moment) -> Tensor | None:
-        """Which of these nodes are running; ``None``: all."""
-        return None
-
-    def forgets(self, at: Moment) -> Tensor | None:
-        """Which of these nodes, running again, have lost their memory; ``None``: none."""
-        return None
-
-    def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
-        """Age of the packets that these edges deliver. A packet older than ``limit`` was received
-        before."""
-        return age
-
-    def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor | None:
-        """Edges on which the packet held before comes in once more; ``None``: none."""
-        return None
-
-    def loses(self, at: Moment) -> Tensor | None:
-        """Edges on which nothing comes through; ``None``: none."""
-        return None
-
-    def send(self, payload: Tensor) -> Tensor:
-        """What is put on the wire instead of the payload."""
-        return payload
-
-    def worth_sending(self, change: Tensor) -> Tensor:
-        """Which nodes send, given the largest change since they last did."""
-        return torch.ones_like(change, dtype=torch.bool)
-
+from hogwild.asynchrony.impairment import (
+    Impairment,
+    Moment,
+    number,
+    positive,
+    probability,
+    whole,
+)
+from hogwild.errors import ConfigError, require_integer
 
 # -- delays ---------------------------------------------------------------------------------------
 
@@ -214,10 +71,10 @@ class ParetoDelay(_CappedDelay):
 class Latency(_CappedDelay):
     r"""Every packet is on its way for ``ticks``, give or take up to ``jitter`` (uniformly).
 
-    A node reads what its neighbour held so many ticks ago, and in the first ``ticks`` what it held
-    at the beginning. A packet that is overtaken on its way is not read, so that jitter makes the
-    mean age a little less than ``ticks``. Nodes with r turns a second have a turn every (S + 1) / 2
-    ticks on average: s seconds are s r (S + 1) / 2 ticks.
+    In the first ``ticks`` a node reads what its neighbour held at the beginning. A packet that is
+    overtaken on its way is not read, so that jitter makes the mean age a little less than
+    ``ticks``. Nodes with r turns a second have a turn every (S + 1) / 2 ticks on average: s seconds
+    are s r (S + 1) / 2 ticks.
     """
 
     ticks: int = whole(5, 0)
@@ -250,17 +107,6 @@ class Reordering(Impairment):
     def age(self, at: Moment, age: Tensor, limit: Tensor, delay: int) -> Tensor:
         again = (at.uniform("overtaken") * (delay + 1)).to(torch.long).clamp_max(at.time)
         return torch.where(at.uniform("reordering") < self.rate, again, age)
-
-
-@dataclass(frozen=True)
-class Duplication(Impairment):
-    """With probability ``rate`` the packet that a node already held comes in a second time, after
-    the new one, and replaces it. Packets older than D ticks do not come again."""
-
-    rate: float = probability(0.1)
-
-    def repeats(self, at: Moment, limit: Tensor, delay: int) -> Tensor:
-        return (at.uniform("duplication") < self.rate) & (limit <= delay)
 
 
 # -- loss -----------------------------------------------------------------------------------------
@@ -466,7 +312,6 @@ class Quantisation(Impairment):
 
     unit: float = positive(1e-3)
     exact: ClassVar[bool] = False
-    packets: ClassVar[str] = "quantised packets"
 
     @property
     def error(self) -> float:
@@ -484,7 +329,6 @@ class EventTriggered(Impairment):
 
     epsilon: float = number(1e-4, lambda v: 0.0 <= v < math.inf, "a nonnegative number")
     exact: ClassVar[bool] = False
-    packets: ClassVar[str] = "packets sent only after a change"
 
     @property
     def error(self) -> float:
@@ -498,14 +342,3 @@ def known() -> dict[str, type[Impairment]]:
     """All impairments of the library, by their names on the command line."""
     kinds = [k for k in globals().values() if isinstance(k, type) and issubclass(k, Impairment)]
     return {kind.name: kind for kind in kinds if fields(kind)}  # base classes have no options
-
-
-def check_impairments(given: object) -> tuple[Impairment, ...]:
-    """A tuple of impairments, from none (``None``), one or several."""
-    items = tuple(given) if isinstance(given, list | tuple) else (given,)
-    items = () if given is None else items
-    for item in items:
-        if not isinstance(item, Impairment):
-            names = ", ".join(sorted(kind.__name__ for kind in known().values()))
-            raise ConfigError(f"unknown impairment {item!r}; expected instances of: {names}")
-    return cast("tuple[Impairment, ...]", items)

@@ -27,7 +27,7 @@ from hogwild.asynchrony.schedule import Names
 from hogwild.errors import HogwildError, ScenarioError, is_integer, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.models.validation import require_finite
-from hogwild_node.rules.base import Kept, Pairs
+from hogwild_node.rules.base import Pairs, Survivors
 
 WIDE = ("x", "edge_attr", "edge_weight")
 """Tensors of a frame whose widths must not change."""
@@ -100,7 +100,7 @@ class Scenario:
             if times is not None or length is None:
                 raise ScenarioError(
                     "a function of time needs length=..., the number of ticks, and no times; it is "
-                    "asked every so many ticks (every=...)"
+                    "called every so many ticks (every=...)"
                 )
             times = list(range(0, length, require_positive("every", every)))
             found = [frames(t) for t in times]
@@ -121,8 +121,7 @@ class Scenario:
         self.name, self.length = name, int(length)
         self.frames: list[Frame] = []
         for time, data in zip(times, found, strict=True):
-            first = self.frames[0] if self.frames else None
-            self.frames.append(_checked(int(time), data, first))
+            self.frames.append(_checked(time, data, self.frames[0] if self.frames else None))
 
     @property
     def times(self) -> list[int]:
@@ -169,83 +168,70 @@ def _times(found: list[Data], times: Sequence[int] | None) -> list[int]:
         raise ScenarioError(
             f"{len(found)} frames and {len(times)} times were given; expected as many"
         )
-    for i, time in enumerate(times):
-        if not is_integer(time):
-            raise ScenarioError(f"frame {i} begins at {time!r}; expected a tick, an integer")
-    if times and times[0] != 0:
-        raise ScenarioError(f"the first frame begins at tick {times[0]}; expected tick 0")
-    for i, (before, time) in enumerate(pairwise(times), 1):
-        if time <= before:
+    for i, (before, time) in enumerate(pairwise([None, *times])):
+        if not is_integer(time) or (time != 0 if before is None else time <= before):
+            after = "" if before is None else f", and the frame before at {before!r}"
             raise ScenarioError(
-                f"time goes back: frame {i} begins at tick {time}, and the frame before at tick "
-                f"{before}; expected ticks that increase"
+                f"frame {i} begins at {time!r}{after}; expected ticks, integers that increase, the "
+                f"first of them 0"
             )
     return [int(time) for time in times]
 
 
 def _checked(time: int, data: Any, first: Frame | None) -> Frame:
     """A frame, if it can be one; ``first`` is the first frame, which the others must resemble."""
-
-    def refuse(why: str) -> ScenarioError:
-        return ScenarioError(f"at tick {time}: {why}")
-
-    if not isinstance(data, Data):
-        raise refuse(f"the frame is a {type(data).__name__}; expected a PyG Data")
     try:
+        if not isinstance(data, Data):
+            raise ScenarioError(f"the frame is a {type(data).__name__}; expected a PyG Data")
         graph = Inputs.of(data).graph()
         require_finite("x", data.x)
-    except HogwildError as error:
-        raise refuse(str(error)) from error
-    ids = _identities(data, first, refuse)
-    if first is not None:
+        ids = _identities(data, first)
         for name in WIDE:
-            then, now = _width(first.data.get(name)), _width(data.get(name))
-            if then != now:
-                raise refuse(
-                    f"{name} is {_in_words(now)}, and {_in_words(then)} at tick 0; expected the "
-                    f"same width at all times"
+            value = data.get(name)
+            now, then = _width(value), _width(value if first is None else first.data.get(name))
+            if now != then:
+                raise ScenarioError(
+                    f"{name} is {now}, and {then} at tick 0; expected the same width at all times"
                 )
-    for name in ("edge_attr", "edge_weight"):
-        value = data.get(name)
-        if value is not None and value.size(0) != graph.num_edges:
-            raise refuse(
-                f"{name} has {value.size(0)} rows; expected {graph.num_edges}, one for each edge"
-            )
+            if name != "x" and value is not None and value.size(0) != graph.num_edges:
+                raise ScenarioError(
+                    f"{name} has {value.size(0)} rows; expected {graph.num_edges}, one for each "
+                    f"edge"
+                )
+    except HogwildError as error:
+        raise ScenarioError(f"at tick {time}: {error}") from error
     return Frame(time, data, ids)
 
 
-def _identities(data: Data, first: Frame | None, refuse: Callable[[str], Exception]) -> Tensor:
+def _identities(data: Data, first: Frame | None) -> Tensor:
     ids, n = data.get("node_id"), data.x.size(0)
     if ids is None:
         if first is not None and (first.data.get("node_id") is not None or len(first.ids) != n):
-            raise refuse(
+            raise ScenarioError(
                 f"the frame has {n} nodes and no node_id, so that nobody knows which of them are "
                 f"those of tick 0; expected node_id [nodes] in every frame"
             )
         return torch.arange(n)
     ids = torch.as_tensor(ids).cpu()
     if ids.shape != (n,) or ids.is_floating_point() or ids.dtype == torch.bool:
-        raise refuse(
+        raise ScenarioError(
             f"node_id is {ids.dtype} of shape {list(ids.shape)}; expected integers [{n}], one for "
             f"each node"
         )
     unique, count = ids.unique(return_counts=True)
     if unique.numel() < n:
-        raise refuse(
+        raise ScenarioError(
             f"two nodes have the node_id {int(unique[count > 1][0])}; expected one node each"
         )
     return ids.long()
 
 
-def _width(value: Tensor | None) -> tuple[object, ...] | None:
-    return None if value is None else (*value.shape[1:], value.dtype)
-
-
-def _in_words(width: tuple[object, ...] | None) -> str:
-    if width is None:
+def _width(value: Tensor | None) -> str:
+    """The width and the type of the rows of a tensor, in words."""
+    if value is None:
         return "missing"
-    *shape, dtype = width
-    return f"{' by '.join(map(str, shape)) or 'one number'} wide ({str(dtype).partition('.')[2]})"
+    wide = " by ".join(map(str, value.shape[1:])) or "one number"
+    return f"{wide} wide ({str(value.dtype).partition('.')[2]})"
 
 
 # -- what changes ---------------------------------------------------------------------------------
@@ -282,7 +268,7 @@ class Change:
         fresh: Which edges are new, [E].
     """
 
-    kept: Kept
+    kept: Survivors
     hello: Tensor
     fresh: Tensor
 
@@ -292,7 +278,7 @@ class Change:
         nodes, same = self.kept.nodes[0], self.kept.same[0]
         return same.numel() == nodes.numel() == self.hello.numel() and not bool(self.fresh.any())
 
-    def repeat(self, runs: int, before: Frame, after: Frame) -> Kept:
+    def repeat(self, runs: int, before: Frame, after: Frame) -> Survivors:
         """What stays on ``runs`` disjoint copies of both graphs."""
         run = torch.arange(runs)[:, None]
 
@@ -303,7 +289,9 @@ class Change:
         nodes = after.ids.numel(), before.ids.numel()
         edges = after.data.edge_index.size(1), before.data.edge_index.size(1)
         kept = self.kept
-        return Kept(copies(kept.nodes, nodes), copies(kept.edges, edges), copies(kept.same, nodes))
+        return Survivors(
+            copies(kept.nodes, nodes), copies(kept.edges, edges), copies(kept.same, nodes)
+        )
 
     @classmethod
     def between(cls, before: Frame, after: Frame, names: tuple[Names, Names]) -> Change:
@@ -329,7 +317,7 @@ class Change:
         strange = torch.zeros(n, dtype=torch.long).index_add_(0, dst, (~held).long())
         met = stays & own & (strange == 0)
         chosen = same[nodes[0]]
-        kept = Kept(nodes, edges, (nodes[0][chosen], nodes[1][chosen]))
+        kept = Survivors(nodes, edges, (nodes[0][chosen], nodes[1][chosen]))
         return cls(kept, ~met, ~held)
 
 

@@ -30,13 +30,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment, Moment, check_impairments
-from hogwild.asynchrony.seeding import Streams
+from hogwild.asynchrony.impairment import Impairment, Moment, Streams
 from hogwild.engines.ticks import Clock
 from hogwild.errors import require_integer
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import library
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 
 
 def places(at: Star) -> tuple[Tensor, Tensor]:
@@ -143,12 +142,12 @@ class Schedule(Timetable):
     ) -> None:
         stagger, delay = check_bounds(stagger, delay)
         self.graph, self.stagger, self.delay = graph, stagger, delay
-        self.impairments = check_impairments(impairments)
-        # D as delays leave it: packets that are overtaken or come twice are no older than that.
+        self.impairments = tuple(impairments)
+        # D as delays leave it: packets that are overtaken are no older than that.
         delayed = bounds(stagger, delay, [i for i in self.impairments if i.stage == 2])
         self.reach = delay if delayed is None else delayed[1]
         self.depth = max(depth, delay, self.reach)
-        self.holds = holds or any(i.overrides("loses", "repeats") for i in self.impairments)
+        self.holds = holds or any(i.overrides("loses") for i in self.impairments)
         device = graph.src.device
         numbers = (None, None) if names is None else (names.nodes, names.edges)
         self.nodes = Streams.of(seed, runs, graph.num_nodes // runs, device, numbers[0])
@@ -189,7 +188,7 @@ class Schedule(Timetable):
         if self._clock is not None:
             self._compile()
 
-    def follow(self, before: Schedule, kept: Kept) -> None:
+    def follow(self, before: Schedule, kept: Survivors) -> None:
         """Go on where a schedule of an earlier graph ended, with the nodes and edges that stayed:
         they keep their next turns, their views, and what impairments remember of them."""
         (here, there), (edges, old) = kept.nodes, kept.edges
@@ -249,14 +248,11 @@ class Schedule(Timetable):
         limit = time - before  # packets older than this were heard before
         age = self.edges.integers("delay", limit.clamp_max(self.delay), time, edges)
         lost: Tensor | None = None
-        kept: Tensor | None = None
         for impairment, moment in self._hooks(edges, self.edges, time):
             age = impairment.age(moment, age, limit, self.reach)
             lost = _either(lost, impairment.loses(moment))
-            kept = _either(kept, impairment.repeats(moment, limit, self.reach))
         view = torch.maximum(time - age, self.born[edges])
-        kept = _either(kept, lost)
-        kept = kept if self.silent is None else _either(kept, self.silent[edges])
+        kept = lost if self.silent is None else _either(lost, self.silent[edges])
         fetched = None if kept is None else ~kept
         if kept is not None:
             view = torch.where(kept, before, view)

@@ -49,9 +49,6 @@ class Trace:
         """An empty trace for what this timetable will draw."""
         return cls(fingerprint(timetable.graph), timetable.depth, timetable.holds, about)
 
-    def append(self, tick: Tick) -> None:
-        self.ticks.append(tick)
-
     def save(self, path: str | Path) -> Path:
         """Write to ``path`` (npz); the file is complete or not there at all."""
         arrays: dict[str, Any] = {"time": np.array([tick.time for tick in self.ticks], np.int64)}

@@ -1,8 +1,8 @@
 """The command ``hogwild``: each verb parses its options and calls a function of the library.
 
-A verb is a dataclass whose fields are the flags and whose docstring is the help text
-(:mod:`hogwild.cli.options`); its method ``run()`` returns an
-:class:`~hogwild.cli.common.Outcome`. With --json the options are part of what is printed.
+A verb is a function with a table of options, whose docstring is the help text
+(:mod:`hogwild.cli.options`); it returns an :class:`~hogwild.cli.common.Outcome`. With --json the
+options are part of what is printed.
 
 Exit codes: 0 fine; 1 something unexpected; 2 bad usage or input, said in one message; 3 a solve, a
 training run or an asynchronous run did not converge; 130 interrupted.
@@ -17,11 +17,10 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import hogwild
-from hogwild.cli.options import in_flags, parse
+from hogwild.cli.options import Verb, parse
 from hogwild.errors import ConvergenceError, HogwildError, among
 
 VERBS = {
@@ -59,19 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return execute(verb(words[0]), words[1:], f"hogwild {words[0]}", "hogwild")
 
 
-def execute(cls: Any, words: Sequence[str], command: str, name: str) -> int:
-    """Run a verb, a class of options with a method ``run``, with these words; print its result, and
-    return the exit code. The help shows ``command``, and error messages begin with ``name``."""
-    said: Callable[[object], str] = str
+def execute(what: Verb, words: Sequence[str], command: str, name: str) -> int:
+    """Run a verb with these words, print its result, and return the exit code. The help shows
+    ``command``, and error messages begin with ``name``."""
+    in_flags: Callable[[object], str] = str
     try:
-        options = parse(cls, words, command)
-        said = partial(in_flags, options=options)
-        outcome = options.run()
+        options = parse(what, words, command)
+        in_flags = options.in_flags
+        outcome = what.run(options)
     except ConvergenceError as error:
-        print(f"{name}: not converged: {said(error)}", file=sys.stderr)
+        print(f"{name}: not converged: {in_flags(error)}", file=sys.stderr)
         return 3
     except HogwildError as error:
-        print(f"{name}: {said(error)}", file=sys.stderr)
+        print(f"{name}: {in_flags(error)}", file=sys.stderr)
         return 2
     except OSError as error:
         if error.filename is None:  # not about a place that was asked for
@@ -94,14 +93,15 @@ def execute(cls: Any, words: Sequence[str], command: str, name: str) -> int:
     return 0 if outcome.converged else 3
 
 
-def verb(name: str) -> Any:
-    """The class of a verb."""
-    return getattr(importlib.import_module(f"hogwild.cli.{VERBS[name]}"), name.capitalize())
+def verb(name: str) -> Verb:
+    """The verb of this name."""
+    found: Verb = getattr(importlib.import_module(f"hogwild.cli.{VERBS[name]}"), name)
+    return found
 
 
 def _without_verb(words: Sequence[str]) -> NoReturn:
     """Help, the version, or what is wrong with these words."""
-    lines = {name: verb(name).__doc__.strip().splitlines()[0] for name in VERBS}
+    lines = {name: verb(name).help.strip().splitlines()[0] for name in VERBS}
     parser = argparse.ArgumentParser(
         prog="hogwild",
         usage="hogwild VERB [options]",

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.options import Verb, argument, option
+from hogwild.cli.options import Option, Options, argument
 from hogwild.errors import ConfigError, HogwildError
 from hogwild.files import require_writable
 
@@ -29,11 +29,28 @@ MODEL, NODES, WRONG, TIMING, RUNS, FILES = (
 FEW, MANY, ROOM = 2, 50, 3000
 """How many test graphs are run by default: graphs whose nodes have answers, graphs with one answer
 each, and nodes of the latter together, which bound the time."""
+PLACE = "FILE.py:NAME"
+TRAINING = [
+    argument("folder", "folder of a finished training run"),
+    Option(
+        "task", "str | None", None, f"the task, where the run was trained on {PLACE}", MODEL,
+        metavar=PLACE,
+    ),
+]  # fmt: skip
+"""A finished training run."""
+TRAINED = [
+    *TRAINING,
+    Option(
+        "replica", "int | None", None, "which replica; by default, the best one on validation",
+        MODEL,
+    ),
+]  # fmt: skip
+"""One replica of a finished training run."""
 
 
-def picture(help: str) -> Any:
-    """The option --plot."""
-    return option(None, help, group=FILES, metavar="FILE")
+def file_of(name: str, help: str) -> Option:
+    """An option that takes the name of a file."""
+    return Option(name, "str | None", None, help, FILES, metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -46,61 +63,14 @@ class Outcome:
     resolved: dict[str, Any] = field(default_factory=dict)  # options that the verb had to find out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finished(Verb):
-    """A finished training run."""
-
-    folder: str = argument("folder of a finished training run")
-    task: str | None = option(
-        None,
-        "the task, where the run was trained on FILE.py:NAME",
-        group=MODEL,
-        metavar="FILE.py:NAME",
-    )
-
-    def load(self) -> Result:
-        """The run from its folder."""
-        from hogwild.training import load
-
-        with of_file(self.task):
-            return load(self.folder, self.task)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained(Finished):
-    """One replica of a finished training run."""
-
-    replica: int | None = option(
-        None, "which replica; by default, the best one on validation", group=MODEL
-    )
-
-    def chosen(self) -> Chosen:
-        """The chosen replica on the CPU. Files that could not be written are refused first."""
-        for name in ("plot", "record", "animate"):
-            check_file(name, getattr(self, name, None))
-        result = self.load()
-        r = result.best if self.replica is None else self.replica
-        return Chosen(result, r, result.replica(r).cpu())
-
-    def outcome(
-        self, found: Chosen, seen: Any, data: dict[str, Any], good: bool = True, **look: Any
-    ) -> Outcome:
-        """What was seen, a result of the library that prints and plots itself; it is drawn, with
-        ``look``, where the options ask for a picture. ``good``: all runs arrived."""
-        files = {"schedule": getattr(self, "record", None), "picture": getattr(self, "plot", None)}
-        if files["picture"] is not None:
-            seen.plot(files["picture"], **look)
-        text = [str(seen), *(f"{what}: {path}" for what, path in files.items() if path)]
-        return Outcome("\n".join(text), data, good, {"replica": found.replica})
-
-
 @dataclass(frozen=True)
 class Chosen:
-    """A trained model."""
+    """A trained model, and the options that chose it."""
 
     result: Result
     replica: int
     model: Model
+    options: Options
 
     @property
     def name(self) -> str:
@@ -111,10 +81,11 @@ class Chosen:
         """The test graphs of the replica."""
         return [self.result.graph(i) for i in self.result.tested(self.replica)]
 
-    def some(self, count: int | None) -> list[Data]:
-        """The first ``count`` test graphs of the replica. By default :data:`FEW`, or if graphs have
-        one answer each, :data:`MANY` or as many as have :data:`ROOM` nodes together: an error of
-        two answers says nothing."""
+    def some(self) -> list[Data]:
+        """The first test graphs of the replica, --graphs of them. By default :data:`FEW`, or if
+        graphs have one answer each, :data:`MANY` or as many as have :data:`ROOM` nodes together:
+        an error of two answers says nothing."""
+        count = self.options.graphs
         if count is not None and count < 1:
             raise ConfigError(f"--graphs {count}; expected a positive number")
         numbers = self.result.tested(self.replica)
@@ -129,6 +100,34 @@ class Chosen:
                 break
             found.append(graph)
         return found
+
+    def outcome(self, seen: Any, data: dict[str, Any], good: bool = True, **look: Any) -> Outcome:
+        """What was seen, a result of the library that prints and plots itself; it is drawn, with
+        ``look``, where the options ask for a picture. ``good``: all runs arrived."""
+        given, in_flags = vars(self.options), self.options.in_flags
+        files = {"schedule": given.get("record"), "picture": given.get("plot")}
+        if files["picture"] is not None:
+            seen.plot(files["picture"], **look)
+        text = [in_flags(seen), *(f"{what}: {path}" for what, path in files.items() if path)]
+        data = {k: in_flags(v) if isinstance(v, str) else v for k, v in data.items()}
+        return Outcome("\n".join(text), data, good, {"replica": self.replica})
+
+
+def loaded(options: Options) -> Result:
+    """The run from its folder."""
+    from hogwild.training import load
+
+    with of_file(options.task):
+        return load(options.folder, options.task)
+
+
+def chosen(options: Options) -> Chosen:
+    """The chosen replica on the CPU. Files that could not be written are refused first."""
+    for name in ("plot", "record", "animate"):
+        check_file(name, getattr(options, name, None))
+    result, r = loaded(options), options.replica
+    r = result.best if r is None else r
+    return Chosen(result, r, result.replica(r).cpu(), options)
 
 
 @contextmanager

@@ -1,32 +1,21 @@
-"""A verb's options: one frozen dataclass, from which its flags, its help and its parser come.
+"""A verb's options: one table, from which its flags, its help and its parser come.
 
 ::
 
-    @dataclass(frozen=True, kw_only=True)
-    class Simulate(Verb):
+    @verb(
+        argument("folder", "folder of a finished training run"),
+        *taken("executors/simulate.py:simulate", "stagger delay", "timing"),
+        Option("plot", "str | None", None, "draw the error to this file", "files"),
+    )
+    def simulate(options: Options) -> Outcome:
         \"""Run a trained model asynchronously.
 
         Examples:
           hogwild simulate runs/chains
         \"""
 
-        folder: str = argument("folder of a finished training run")
-        plot: str | None = option(None, "draw the error to this file", group="files")
-        stagger: int = taken("executors/simulate.py:simulate", "stagger", "timing")
-
-The docstring is the help text, a field is a flag, and the field's type says what the flag takes:
-
-==================  ================================================
-``bool``            nothing: the flag means true
-``int``, ``float``  a number; ``none`` where the type allows ``None``
-``str | float``     a number, or else the text
-``tuple[int, ...]`` numbers with commas between them (or floats)
-``tuple[str, ...]`` a text; the flag may be repeated
-==================  ================================================
-
-A field made by :func:`taken` has the default and the help of a function's parameter, read from the
-source of the library: help must not wait for torch. A field made by :func:`each` stands for all
-fields of another dataclass: a flag for each, and a dictionary of those that were given.
+The docstring is the help text. Most options are parameters of functions of the library: their
+types, defaults and descriptions are read from the source, since help must not wait for torch.
 """
 
 from __future__ import annotations
@@ -36,88 +25,170 @@ import ast
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
-from functools import cache
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any
 
 import hogwild
 from hogwild.errors import ConfigError, among
 
-T = TypeVar("T", bound="Verb")
-EXPECTED: dict[type, tuple[str, str]] = {int: ("an integer", "N"), float: ("a number", "X")}
+NUMBERS: dict[type, tuple[str, str]] = {int: ("an integer", "N"), float: ("a number", "X")}
 """What a flag of this type takes, in words and in the help."""
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    group: str | None = None,
-    keyword: str | None = None,
-    **keywords: Any,
-) -> Any:
-    """A field that is a flag. Its line of ``help`` stands under the heading ``group``, and the
-    default is added to it. The library's messages call the option by the field's name or by
-    ``keyword``. Other keywords are those of argparse's ``add_argument``."""
-    metadata = {"help": help, "group": group, "keyword": keyword, "keywords": keywords}
-    return field(default=default, metadata=metadata)
+@dataclass(frozen=True)
+class Option:
+    """An option of a verb.
+
+    Attributes:
+        name: Its name, as the library calls it, too.
+        kind: Its type, as in a signature. Of ``bool`` the flag means true; ``Sequence[int]`` takes
+            numbers with commas between them; flags of ``tuple[str, ...]``, and of ``dict``, which
+            takes KEY=VALUE, may be repeated; ``Any`` is a value as TOML writes it.
+        default: Its default.
+        help: Its line of help, to which the default is added.
+        group: The heading above.
+        keyword: What else the library's messages call it.
+        metavar, choices, nargs: As in argparse.
+        needless: Whether it is left out where it was not given.
+        place: Whether it is known by its place, without a flag.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    group: str | None = None
+    keyword: str | None = None
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+    nargs: str | None = None
+    needless: bool = False
+    place: bool = False
+
+    @property
+    def flag(self) -> str:
+        """``--task-option`` of ``task_options``, since each use of the flag gives one option."""
+        name = self.name.removesuffix("s") if self.kind == "dict" else self.name
+        return "--" + name.replace("_", "-")
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it may be given several times."""
+        return self.kind in ("dict", "tuple[str, ...]")
+
+    def add(self, parser: Any) -> None:
+        """Add it to a parser, or to a group of one."""
+        number = next((n for n in NUMBERS if n.__name__ in self.kind), None)
+        many, metavar = "[" in self.kind, self.name.upper() if self.place else None
+        if number is not None:
+            metavar = NUMBERS[number][1] + ",..." * many
+        keywords: dict[str, Any] = {"metavar": self.metavar or metavar, "type": str}
+        if self.kind == "bool":
+            keywords = {"action": "store_true"}
+        elif self.kind == "Any":
+            keywords |= {"type": value, "metavar": "X"}
+        elif self.repeated:
+            keywords["action"] = "extend" if self.nargs else "append"
+            keywords["metavar"] = self.metavar or ("K=V" if self.kind == "dict" else metavar)
+        elif number is not None:
+            keywords["type"] = partial(self._read, number, many)
+        if not self.place:
+            keywords["dest"] = self.name
+        for name in ("choices", "nargs"):
+            if getattr(self, name) is not None:
+                keywords[name] = getattr(self, name)
+        name = self.name if self.place else self.flag
+        parser.add_argument(name, **keywords, help=self._help(), default=argparse.SUPPRESS)
+
+    def _read(self, number: type, many: bool, text: str) -> Any:
+        """What argparse calls; it puts the flag in front of the complaint."""
+        if "None" in self.kind and text.lower() == "none":
+            return None
+        try:
+            return tuple(map(number, text.split(","))) if many else number(text)
+        except ValueError:
+            if "str" in self.kind:
+                return text
+            expected = NUMBERS[number][0] + ", or several with commas between them" * many
+            raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
+
+    def _help(self) -> str:
+        """The help text, with the default where there is one to name."""
+        text, default = self.help, self.default
+        if self.kind == "Any" and isinstance(default, bool):
+            default = str(default).lower()
+        if default not in (None, "", (), {}) and default is not MISSING and default is not False:
+            many = isinstance(default, tuple)
+            text += f"; default: {','.join(map(str, default)) if many else default}"
+        return text.replace("%", "%%")
 
 
-def argument(help: str, *, default: Any = MISSING, **keywords: Any) -> Any:
-    """A field without a flag, which is known by its place; needed unless it has a default."""
-    if default is not MISSING:
-        keywords["nargs"] = "?"
-    metadata = {"help": help, "positional": True, "keywords": keywords}
-    return field(default=default, metadata=metadata)
+def argument(name: str, help: str, default: Any = MISSING, nargs: str | None = None) -> Option:
+    """A text that is known by its place; needed unless it has a default."""
+    kind = "str" if nargs is None else "tuple[str, ...]"
+    nargs = nargs if default is MISSING else "?"
+    return Option(name, kind, default, help, nargs=nargs, place=True)
 
 
-def taken(
-    place: str, name: str, group: str | None = None, *, default: Any = MISSING, **keywords: Any
-) -> Any:
-    """A field that is the parameter ``name`` of a function (or the field of a dataclass) of the
-    library, at a ``place`` such as ``"executors/simulate.py:simulate"``. It has the default and the
-    description that stand there, unless another default is given."""
-    found, text = parameters(place)[name]
-    return option(found if default is MISSING else default, text, group=group, **keywords)
+def taken(place: str, names: str, group: str | None = None, **changes: Any) -> list[Option]:
+    """Options that are parameters of a function (or fields of a dataclass) of the library, at a
+    ``place`` such as ``"executors/simulate.py:simulate"``, with the types, defaults and
+    descriptions that stand there, but for ``changes``."""
+    found = parameters(place)
+    return [replace(found[name], group=group, **changes) for name in names.split()]
+
+
+# -- what stands in the source ---------------------------------------------------------------------
 
 
 @cache
-def parsed(path: str) -> ast.Module:
+def parsed(path: str) -> Any:
     """A file of the library, as written."""
     return ast.parse((Path(hogwild.__file__).parent / path).read_text("utf-8"))
 
 
-@cache
-def parameters(place: str) -> dict[str, tuple[Any, str]]:
-    """Default and description of every parameter of a function, or field of a dataclass."""
-    path, _, name = place.partition(":")
+def constants(path: str) -> dict[str, Any]:
+    """What the names of a file stand for, as written."""
     body = parsed(path).body
-    known = {ast.unparse(s.targets[0]): s.value for s in body if isinstance(s, ast.Assign)}
-    made = next(s for s in body if getattr(s, "name", None) == name)
+    plain = {ast.unparse(s.targets[0]): s.value for s in body if isinstance(s, ast.Assign)}
+    return plain | {ast.unparse(s.target): s.value for s in body if isinstance(s, ast.AnnAssign)}
+
+
+def names(path: str, name: str) -> tuple[str, ...]:
+    """The keys of a dictionary of the library, such as ``RULES`` in ``rules/__init__.py``."""
+    return tuple(ast.literal_eval(key) for key in constants(path)[name].keys)
+
+
+@cache
+def parameters(place: str) -> dict[str, Option]:
+    """Every parameter of a function, or field of a dataclass."""
+    path, _, name = place.partition(":")
+    known = constants(path)
+    made: Any = next(s for s in parsed(path).body if getattr(s, "name", None) == name)
     if isinstance(made, ast.FunctionDef):
         args = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs]
-        given = [*made.args.defaults, *made.args.kw_defaults]
-        defaults = dict(zip([a.arg for a in args[::-1]], given[::-1], strict=False))
+        values: list[Any] = [*made.args.defaults, *made.args.kw_defaults]
+        values = [None] * (len(args) - len(values)) + values
+        lines: Any = [(a.arg, a.annotation, v) for a, v in zip(args, values, strict=True)]
     else:
-        assert isinstance(made, ast.ClassDef)
-        lines = [s for s in made.body if isinstance(s, ast.AnnAssign)]
-        defaults = {ast.unparse(s.target): s.value for s in lines}
+        found = [s for s in made.body if isinstance(s, ast.AnnAssign)]
+        lines = [(ast.unparse(s.target), s.annotation, s.value) for s in found]
     section = re.split(r"^(?:Args|Attributes):$", ast.get_docstring(made) or "", flags=re.M)[-1]
     texts = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.M))
-    out: dict[str, tuple[Any, str]] = {}
-    for key, node in defaults.items():
-        try:
-            default = None if node is None else ast.literal_eval(known.get(ast.unparse(node), node))
-        except ValueError:  # no literal: the option has its own
-            default = MISSING
-        out[key] = default, _unmarked(texts.get(key, ""))
+    out = {}
+    for key, kind, node in lines:
+        default: Any = MISSING
+        with suppress(ValueError):  # no literal: the verb gives its own
+            default = ast.literal_eval(known.get(ast.unparse(node), node)) if node else MISSING
+        out[key] = Option(key, ast.unparse(kind), default, _plain(texts.get(key, "")))
     return out
 
 
-def _unmarked(text: str) -> str:
+def _plain(text: str) -> str:
     """A description without the marks of a docstring, as a line of help: ``rule="balls"`` is
     --rule balls, and references are their last name."""
     text = re.sub(r" \(:\w+:`[^`]*`\)", "", " ".join(text.split()))
@@ -128,27 +199,84 @@ def _unmarked(text: str) -> str:
     return text if name else text[:1].lower() + text[1:]
 
 
-def each(cls: type) -> Any:
-    """A field that stands for all fields of this dataclass; only those that are given come in."""
-    return field(default_factory=dict, metadata={"each": cls})
+# -- verbs -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verb:
-    """What every verb takes."""
+class Options(argparse.Namespace):
+    """The values of a verb's options, by name."""
 
-    json: bool = option(False, "print one JSON object, which holds these options, too")
+    _options: list[Option]
 
     def as_dict(self) -> dict[str, Any]:
-        """The options by name, as JSON knows them."""
-        out: dict[str, Any] = {}
-        for f in fields(self):
-            found = getattr(self, f.name)
-            out |= found if "each" in f.metadata else {f.name: found}
-        return out
+        """The values by name, as JSON knows them."""
+        return {name: value for name, value in vars(self).items() if name != "_options"}
+
+    def in_flags(self, message: object) -> str:
+        """A message of the library, with flags that can be pasted instead of keywords:
+        ``--epochs 0`` for ``epochs=0``, ``--resume`` for ``resume=True``, ``--rule gradient --step
+        certified`` for ``rule='gradient' with step='certified'``, and ``--task-option length=0``
+        for an option of a table."""
+        table = {"resume=True": "--resume"}  # training's, for every verb
+        flags = {each.name: each.flag for each in self._options if not each.place}
+        for each in self._options:
+            for name in (each.name, each.keyword or each.name) if each.name in flags else ():
+                table[f"{name}="] = f"{each.flag} "
+            if each.kind == "bool":
+                table[f"{each.name}=True"] = each.flag
+        for each in self._options:
+            for key in getattr(self, each.name, {}) if each.kind == "dict" else ():
+                # A name that a flag has, too, is left as it is.
+                table[f"{key}="] = f"{key}=" if key in flags else f"{each.flag} {key}="
+        either = "|".join(sorted(map(re.escape, table), reverse=True))  # of two alike the longer
+        # Nothing inside a path, a quotation, an impairment's options or a longer name.
+        pattern = rf"(?<![\w./'\":,-])({either})(?:'([A-Za-z][\w-]*)')?"
+        # Of two keywords joined by "with" the flags stand side by side.
+        text = re.sub(r"(?<=\w') with (?=\w+=')", " ", str(message))
+        return re.sub(pattern, lambda found: table[found[1]] + (found[2] or ""), text)
 
 
-def parse(cls: type[T], words: Sequence[str], prog: str) -> T:
+@dataclass
+class Verb:
+    """A verb: its help text, its options, and what it does."""
+
+    help: str
+    options: list[Option]
+    run: Callable[[Options], Any]
+
+    def parser(self, prog: str) -> argparse.ArgumentParser:
+        """The parser of its words."""
+        text, _, examples = inspect.cleandoc(self.help).partition("\nExamples:\n")
+        usage = [prog]
+        for each in self.options:
+            if each.place:
+                name = each.name.upper()
+                usage.append(name if each.default is MISSING else f"[{name}]")
+        parser = argparse.ArgumentParser(
+            prog=prog,
+            usage=" ".join([*usage, "[options]"]),
+            description=text,
+            epilog=f"examples:\n{examples}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # an option that comes later must not change what a script means
+        )
+        groups: dict[str | None, Any] = {None: parser}
+        for each in self.options:
+            if each.group not in groups:
+                groups[each.group] = parser.add_argument_group(each.group)
+            each.add(groups[each.group])
+        return parser
+
+
+JSON = Option("json", "bool", False, "print one JSON object, which holds these options, too")
+
+
+def verb(*options: Option) -> Callable[[Callable[[Options], Any]], Verb]:
+    """Make a function a verb, which also takes --json. Of options of one name the last counts."""
+    table = {each.name: each for each in (JSON, *options)}
+    return lambda function: Verb(function.__doc__ or "", list(table.values()), function)
+
+
+def parse(found: Verb, words: Sequence[str], prog: str) -> Options:
     """The options in the words behind a verb.
 
     Exits with code 2 and a message on words that are no options, and with 0 after ``--help``.
@@ -156,170 +284,23 @@ def parse(cls: type[T], words: Sequence[str], prog: str) -> T:
     Raises:
         ConfigError: A flag that takes KEY=VALUE was given something else.
     """
-    parser = parser_of(cls, prog)
-    found, rest = parser.parse_known_args(words)
+    parser = found.parser(prog)
+    given, rest = parser.parse_known_args(words)
     if rest:
-        given = rest[0].partition("=")[0]
-        known = [*flags(cls).values(), "--help"]
-        parser.error(f"unknown argument {given!r}; {among(known, given)}")
-    out: dict[str, Any] = {}
-    for f, gatherer in _fields(cls):
-        if f.name not in found:  # not given: the dataclass knows the default
-            continue
-        got = getattr(found, f.name)
-        if _is_table(f):
-            got = pairs(got, _flag(f))
-        if gatherer is not None:
-            out.setdefault(gatherer, {})[f.name] = got
-        else:
-            out[f.name] = tuple(got) if isinstance(got, list) else got
-    return cls(**out)
+        first = rest[0].partition("=")[0]
+        known = [*(each.flag for each in found.options if not each.place), "--help"]
+        parser.error(f"unknown argument {first!r}; {among(known, first)}")
+    options = Options(_options=found.options)
+    for each in found.options:
+        got = getattr(given, each.name, each.default)
+        if each.repeated and isinstance(got, list):
+            got = pairs(got, each.flag) if each.kind == "dict" else tuple(got)
+        if not each.needless or hasattr(given, each.name):
+            setattr(options, each.name, got)
+    return options
 
 
-def parser_of(cls: type[Verb], prog: str) -> argparse.ArgumentParser:
-    """The parser of a verb: the help text from the docstring, the arguments from the fields."""
-    text, _, examples = inspect.cleandoc(cls.__doc__ or "").partition("\nExamples:\n")
-    listed = list(_fields(cls))
-    places = [
-        f.name.upper() if f.default is MISSING else f"[{f.name.upper()}]"
-        for f, _ in listed
-        if f.metadata.get("positional")
-    ]
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        usage=" ".join([prog, *places, "[options]"]),
-        description=text,
-        epilog=f"examples:\n{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # an option that comes later must not change what a script means
-    )
-    kinds = get_type_hints(cls)
-    groups: dict[str | None, Any] = {None: parser}
-    for f, gatherer in listed:
-        group = f.metadata.get("group")
-        if group not in groups:
-            groups[group] = parser.add_argument_group(group)
-        keywords = _anything(f) if gatherer is not None else _keywords(f, kinds[f.name])
-        name = f.name if f.metadata.get("positional") else _flag(f)
-        keywords |= {"help": _help(f), "default": argparse.SUPPRESS}
-        groups[group].add_argument(name, **keywords | f.metadata.get("keywords", {}))
-    return parser
-
-
-def flags(cls: type) -> dict[str, str]:
-    """The flag of every field that has one."""
-    return {f.name: _flag(f) for f, _ in _fields(cls) if not f.metadata.get("positional")}
-
-
-def words(cls: type) -> dict[str, str]:
-    """What the library's messages call these options, and what the command line calls them:
-    ``stagger=`` is ``--stagger``, and ``resume=True`` a flag without a value."""
-    out = {f"{name}=": f"{flag} " for name, flag in flags(cls).items()}
-    kinds = get_type_hints(cls)
-    for f in fields(cls):
-        if kinds[f.name] is bool:
-            out[f"{f.name}=True"] = _flag(f)
-        if f.metadata.get("keyword"):
-            out[f"{f.metadata['keyword']}="] = f"{_flag(f)} "
-    return out
-
-
-def _fields(cls: type) -> Iterator[tuple[Field[Any], str | None]]:
-    """The fields of a verb, each with the name of the field that gathers it (:func:`each`)."""
-    own = {f.name for f in fields(cls)}
-    for f in fields(cls):
-        if "each" in f.metadata:
-            yield from ((g, f.name) for g in fields(f.metadata["each"]) if g.name not in own)
-        else:
-            yield f, None
-
-
-def _is_table(f: Field[Any]) -> bool:
-    """Whether it holds a dictionary, which is given as KEY=VALUE, one at a time."""
-    return f.default_factory is dict
-
-
-def _flag(f: Field[Any]) -> str:
-    """``--task-option`` of ``task_options``, since each use of the flag gives one option."""
-    name = f.name.removesuffix("s") if _is_table(f) else f.name
-    return "--" + name.replace("_", "-")
-
-
-def _help(f: Field[Any]) -> str:
-    """The help text, with the default where there is one to name."""
-    text, default = f.metadata["help"], f.default
-    if isinstance(default, bool) and "keywords" not in f.metadata:  # not a flag without a value
-        default = str(default).lower()
-    if isinstance(default, tuple):
-        default = ",".join(map(str, default))
-    if default is not MISSING and default is not False and default not in (None, ""):
-        text += f"; default: {default}"
-    return text.replace("%", "%%")
-
-
-def _anything(f: Field[Any]) -> dict[str, Any]:
-    """For ``add_argument``, of a field of another dataclass: that class judges the value."""
-    if _is_table(f):
-        return {"dest": f.name, "action": "append", "metavar": "K=V"}
-    return {"type": value, "metavar": "X"}
-
-
-def _keywords(f: Field[Any], kind: Any) -> dict[str, Any]:
-    """For ``add_argument``, of a field of the verb: its type says what the flag takes."""
-    kinds = get_args(kind) or (kind,)
-    if f.metadata.get("positional"):
-        return {"metavar": f.name.upper()}
-    if kind is bool:
-        return {"action": "store_true"}
-    if str in kinds and ... in kinds:
-        return {"action": "extend" if "nargs" in f.metadata["keywords"] else "append"}
-    number = next((n for n in EXPECTED if n in kinds), None)
-    choices = f.metadata["keywords"].get("choices")
-
-    def read(text: str) -> Any:
-        """What argparse calls; it puts the flag in front of the complaint."""
-        if choices is not None and text not in choices:
-            raise argparse.ArgumentTypeError(f"{text!r}; {among(choices, text)}")
-        if number is None or (NoneType in kinds and text.lower() == "none"):
-            return text if number is None else None
-        try:
-            return tuple(map(number, text.split(","))) if ... in kinds else number(text)
-        except ValueError:
-            if str in kinds:
-                return text
-            many = ", or several with commas between them" if ... in kinds else ""
-            raise argparse.ArgumentTypeError(
-                f"{text!r}; expected {EXPECTED[number][0]}{many}"
-            ) from None
-
-    if number is None:
-        return {"type": read}
-    return {"type": read, "metavar": EXPECTED[number][1] + (",..." if ... in kinds else "")}
-
-
-# -- messages -------------------------------------------------------------------------------------
-
-
-def in_flags(said: object, options: Verb) -> str:
-    """A message of the library, with flags that can be pasted instead of keywords: ``--epochs 0``
-    for ``epochs=0``, ``--resume`` for ``resume=True``, ``--rule gradient --step certified`` for
-    ``rule='gradient' with step='certified'``, and ``--task-option length=0`` for an option of a
-    table."""
-    known = flags(type(options))
-    said_as = words(type(options)) | {"resume=True": "--resume"}  # training's, for every verb
-    for name, table in options.as_dict().items():
-        for key in table if isinstance(table, dict) else ():
-            # A name that a flag has, too, is left as it is.
-            said_as[f"{key}="] = f"{key}=" if key in known else f"{known[name]} {key}="
-    either = "|".join(sorted(map(re.escape, said_as), reverse=True))  # of two alike the longer
-    # Nothing inside a path, a quotation, an impairment's options or a longer name.
-    pattern = rf"(?<![\w./'\":,-])({either})(?:'([A-Za-z][\w-]*)')?"
-    # Of two keywords joined by "with" the flags stand side by side.
-    text = re.sub(r"(?<=\w') with (?=\w+=')", " ", str(said))
-    return re.sub(pattern, lambda found: said_as[found[1]] + (found[2] or ""), text)
-
-
-# -- values ---------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------
 
 
 def value(text: str) -> Any:
@@ -337,10 +318,10 @@ def value(text: str) -> Any:
     return text
 
 
-def pairs(given: list[str] | None, flag: str) -> dict[str, Any]:
+def pairs(given: Sequence[str], flag: str) -> dict[str, Any]:
     """``KEY=VALUE`` after ``flag``, any number of times."""
     out: dict[str, Any] = {}
-    for text in given or []:
+    for text in given:
         key, equals, rest = text.partition("=")
         if not equals or not key:
             raise ConfigError(f"{flag} {text!r}; expected KEY=VALUE")

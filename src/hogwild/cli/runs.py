@@ -11,10 +11,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+import hogwild
 from hogwild.cli.common import (
     FEW,
     FILES,
@@ -24,38 +25,30 @@ from hogwild.cli.common import (
     ROOM,
     RUNS,
     TIMING,
+    TRAINED,
     WRONG,
     Chosen,
     Outcome,
-    Trained,
-    picture,
+    chosen,
+    file_of,
 )
-from hogwild.cli.options import Verb, in_flags, option, parsed, taken, value
+from hogwild.cli.options import Option, Options, constants, names, parsed, taken, value, verb
 from hogwild.errors import ConfigError, among
 
 if TYPE_CHECKING:
     from hogwild.asynchrony import Impairment
     from hogwild.asynchrony.moving import Scenario
 
-SIMULATE, TRACK, ROBUSTNESS, SWEEP = (
-    "executors/simulate.py:simulate", "executors/track.py:track",
-    "analysis/robustness.py:robustness", "analysis/sweep.py:sweep",
+SIMULATE, TRACK, SWEEP = (
+    "executors/simulate.py:simulate", "executors/track.py:track", "analysis/sweep.py:sweep",
 )  # fmt: skip
-RULES = (
-    "messages", "gradient", "fixed-point", "balls", "caching", "overwriting",
-    "resending",
-)  # fmt: skip
-METRICS = (
-    "accuracy", "error", "mse", "rmse", "mae", "relative error", "micro-F1", "AP",
-)  # fmt: skip
-VALUES = (
-    "decrease", "spread", "distance", "converged", "ticks", "updates", "packets", "bytes",
-    "deadline", "deadline_bytes", "light_cone",
-)  # fmt: skip
-SCENARIOS = ("drift", "join-leave", "partition")
-"""These four are for the help, which must not wait for torch; a test compares them with what there
-is."""
-BY = "measure of performance; by default, accuracy for classes and rmse for numbers"
+RULES = names("rules/__init__.py", "RULES")
+MEASURES = constants("metrics.py")
+METRICS = tuple(
+    ast.literal_eval(MEASURES[each.id].args[0])
+    for each in MEASURES["METRICS"].generators[0].iter.elts
+)
+SCENARIOS = names("asynchrony/scenarios.py", "ON_GRAPHS")
 
 
 # -- impairments -----------------------------------------------------------------------------------
@@ -112,83 +105,72 @@ def impairment(text: str) -> Impairment:
 
 # -- options that verbs share ----------------------------------------------------------------------
 
-
-@dataclass(frozen=True, kw_only=True)
-class Ruled(Trained):
-    """A trained model, its rule, and its impairments."""
-
-    rule: str = option(
-        "auto",
+RULED = [
+    *TRAINED,
+    Option(
+        "rule", "str", "auto",
         "what a node does at its turn: auto (messages for energies, caching for layers), "
-        f"{', '.join(RULES)}",
-        group=NODES,
-    )
-    step: str | float = taken(SIMULATE, "step", NODES)
-    radius: int | None = taken(SIMULATE, "radius", NODES)
-    impair: tuple[str, ...] = option((), IMPAIR, group=WRONG, metavar="NAME[=VALUE]")
-
-    def passed(self, *functions: Callable[..., Any]) -> dict[str, Any]:
-        """Every option that is a parameter of one of these functions, by its name."""
-        given = self.as_dict()
-        given["impairments"] = tuple(map(impairment, self.impair))
-        given["progress"] = not (self.json or given.get("quiet"))
-        names = {name for function in functions for name in signature(function).parameters}
-        return {name: value for name, value in given.items() if name in names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Graphs(Ruled):
-    """Some of the test graphs."""
-
-    graphs: int | None = option(
-        None,
-        f"how many of the replica's test graphs; by default {FEW}, or where a graph has one answer "
-        f"{MANY} (fewer, if they have more than {ROOM:,} nodes)",
-        group=MODEL,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Timing(Verb):
-    """The bounds of one schedule."""
-
-    stagger: int = taken(SIMULATE, "stagger", TIMING)
-    delay: int = taken(SIMULATE, "delay", TIMING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedules(Verb):
-    """How many runs, for how long."""
-
-    runs: int = taken(SIMULATE, "runs", RUNS, default=5)
-    seed: int = taken(SIMULATE, "seed", RUNS)
-    ticks: int = taken(SIMULATE, "ticks", RUNS)
-    tol: float | None = taken(SIMULATE, "tol", RUNS)
-    quiet: bool = option(False, "no progress bar")
-    metric: str | None = option(None, BY, group=MODEL, choices=METRICS)
+        + ", ".join(RULES), NODES,
+    ),
+    *taken(SIMULATE, "step radius", NODES),
+    Option("impair", "tuple[str, ...]", (), IMPAIR, WRONG, metavar="NAME[=VALUE]"),
+]  # fmt: skip
+"""A trained model, its rule, and its impairments."""
+GRAPHS = Option(
+    "graphs", "int | None", None,
+    f"how many of the replica's test graphs; by default {FEW}, or where a graph has one answer "
+    f"{MANY} (fewer, if they have more than {ROOM:,} nodes)", MODEL,
+)  # fmt: skip
+TIMED = taken(SIMULATE, "stagger delay", TIMING)
+"""The bounds of one schedule."""
+QUIET = Option("quiet", "bool", False, "no progress bar")
+SCHEDULED = [
+    *taken(SIMULATE, "runs", RUNS, default=5),
+    *taken(SIMULATE, "seed ticks tol", RUNS),
+    QUIET,
+    Option(
+        "metric", "str | None", None,
+        "measure of performance; by default, accuracy for classes and rmse for numbers", MODEL,
+        choices=METRICS,
+    ),
+]  # fmt: skip
+"""How many runs, for how long."""
+RECORDED = [
+    file_of("record", "write the schedule to this file"),
+    file_of(
+        "replay",
+        "follow the schedule in this file, on the same graphs and with as many --runs; --stagger, "
+        "--delay and --seed are then not used",
+    ),
+]
+"""One schedule for all runs, in a file perhaps."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recorded(Verb):
-    """One schedule for all runs, in a file perhaps."""
-
-    record: str | None = option(
-        None, "write the schedule to this file", group=FILES, metavar="FILE"
-    )
-    replay: str | None = option(
-        None,
-        "follow the schedule in this file, on the same graphs and with as many --runs; "
-        "--stagger, --delay and --seed are then not used",
-        group=FILES,
-        metavar="FILE",
-    )
+def passed(options: Options, *functions: Callable[..., Any]) -> dict[str, Any]:
+    """Every option that is a parameter of one of these functions, by its name."""
+    given = options.as_dict()
+    given["impairments"] = tuple(map(impairment, options.impair))
+    given["progress"] = not (options.json or given.get("quiet"))
+    known = {name for function in functions for name in signature(function).parameters}
+    return {name: value for name, value in given.items() if name in known}
 
 
 # -- verbs -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulate(Recorded, Schedules, Timing, Graphs):
+@verb(
+    *RULED,
+    GRAPHS,
+    *TIMED,
+    *SCHEDULED,
+    Option(
+        "history", "int | None", None, "record the deviation every N ticks, for --json and --plot",
+        RUNS,
+    ),
+    *RECORDED,
+    file_of("plot", "draw the error by deadline and the deviation to this file"),
+)  # fmt: skip
+def simulate(options: Options) -> Outcome:
     """Run a trained model asynchronously, and compare with its synchronous answer.
 
     Every node updates at its own pace, with packets that are late or lost. The runs end when all
@@ -207,40 +189,40 @@ class Simulate(Recorded, Schedules, Timing, Graphs):
       hogwild simulate runs/chains --record schedule.npz --json
       hogwild simulate runs/chains --replay schedule.npz
     """
-
-    history: int | None = option(
-        None, "record the deviation every N ticks, for --json and --plot", group=RUNS
-    )  # fmt: skip
-    plot: str | None = picture("draw the error by deadline and the deviation to this file")
-
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.simulate`."""
-        from hogwild.executors.run import looks
-        from hogwild.executors.simulate import simulate
-
-        found = self.chosen()
-        given = self.passed(simulate)
-        if self.plot is not None and self.history is None:
-            given["history"] = [t for t in range(self.ticks) if looks(t)]  # which costs nothing
-        seen = simulate(found.model, found.some(self.graphs), **given)
-        data = {
-            "model": found.name,
-            "rule": seen.rule,
-            "converged": seen.converged.tolist(),
-            "deviation": seen.deviation.tolist(),
-            **vars(seen.price),
-            "total_packets": int(seen.packets.sum()),
-            "assumptions": seen.assumptions,
-            "seconds": seen.seconds,
-            "deadlines": seen.deadlines.as_dict(),
-        }
-        if self.history is not None and seen.history is not None:
-            data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}
-        return self.outcome(found, seen, data, bool(seen.converged.all()))
+    found = chosen(options)
+    given = passed(options, hogwild.simulate)
+    seen = hogwild.simulate(found.model, found.some(), **given)
+    data = {
+        "model": found.name,
+        "rule": seen.rule,
+        "converged": seen.converged.tolist(),
+        "deviation": seen.deviation.tolist(),
+        **vars(seen.price),
+        "total_packets": int(seen.packets.sum()),
+        "assumptions": seen.assumptions,
+        "seconds": seen.seconds,
+        "deadlines": seen.deadlines.as_dict(),
+    }
+    if seen.history is not None:
+        data["history"] = {"ticks": seen.history_ticks, "deviation": seen.history.tolist()}
+    return found.outcome(seen, data, bool(seen.converged.all()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Robustness(Recorded, Schedules, Timing, Graphs):
+@verb(
+    *RULED,
+    GRAPHS,
+    *TIMED,
+    *SCHEDULED,
+    Option(
+        "compare", "tuple[str, ...]", (),
+        "other rules to run beside: all, or some of " + ", ".join(RULES), NODES, metavar="RULE,…",
+    ),
+    *RECORDED,
+    file_of(
+        "plot", "draw performance, predictions and error by deadline of all schedules to this file"
+    ),
+)  # fmt: skip
+def robustness(options: Options) -> Outcome:
     """Measure what asynchrony costs a trained model: its predictions under random schedules.
 
     Shows performance before and after, how far predictions move, the price (ticks, updates,
@@ -255,40 +237,38 @@ class Robustness(Recorded, Schedules, Timing, Graphs):
       hogwild robustness runs/chains --impair loss=0.3 --compare all
       hogwild robustness runs/chains --impair crashes=0.1,downtime=20 --impair reordering
     """
-
-    compare: tuple[str, ...] = option(
-        (), f"other rules to run beside: all, or some of {', '.join(RULES)}", group=NODES,
-        metavar="RULE,…",
-    )  # fmt: skip
-    plot: str | None = picture(
-        "draw performance, predictions and error by deadline of all schedules to this file"
-    )
-
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.robustness`."""
-        from hogwild.analysis.robustness import robustness
-        from hogwild.executors.simulate import simulate
-
-        found = self.chosen()
-        given = self.passed(robustness, simulate)
-        seen = robustness(found.model, found.some(self.graphs), **given)
-        seen.verdict = in_flags(seen.verdict, self)
-        seen.advice = in_flags(seen.advice, self)
-        data = {
-            "model": found.name,
-            "rule": seen.run.rule,
-            "proved": seen.certificate.guaranteed,
-            "verdict": seen.verdict,
-            "advice": seen.advice,
-            **seen.summary(),
-            "deadlines": {name: one.as_dict() for name, one in seen.compared.items()},
-            "left_out": seen.left_out,
-        }
-        return self.outcome(found, seen, data, bool(seen.run.converged.all()))
+    found = chosen(options)
+    given = passed(options, hogwild.robustness, hogwild.simulate)
+    seen = hogwild.robustness(found.model, found.some(), **given)
+    data = {
+        "model": found.name,
+        "rule": seen.run.rule,
+        "proved": seen.certificate.guaranteed,
+        "verdict": seen.verdict,
+        "advice": seen.advice,
+        **seen.summary(),
+        "deadlines": {name: one.as_dict() for name, one in seen.compared.items()},
+        "left_out": seen.left_out,
+    }
+    return found.outcome(seen, data, bool(seen.run.converged.all()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep(Schedules, Graphs):
+@verb(
+    *RULED,
+    GRAPHS,
+    *SCHEDULED,
+    *taken(SWEEP, "staggers", TIMING, keyword="stagger"),
+    *taken(SWEEP, "delays", TIMING, keyword="delay"),
+    *taken(SWEEP, "latencies", TIMING),
+    *taken(SWEEP, "losses", WRONG, keyword="rate"),
+    file_of("plot", "draw heat maps to this file"),
+    Option(
+        "value", "str | None", None,
+        "what the heat maps show; by default, decrease, or spread where there is no target", FILES,
+        choices=names("analysis/sweep.py", "VALUES"),
+    ),
+)  # fmt: skip
+def sweep(options: Options) -> Outcome:
     """Measure what asynchrony costs a trained model, over many settings at once.
 
     For every combination of --staggers, --delays and --losses: performance lost, how far
@@ -302,39 +282,30 @@ class Sweep(Schedules, Graphs):
       hogwild sweep runs/chains --latencies 0,5,20
       hogwild sweep runs/chains --rule gradient --plot map.png --value converged
     """
-
-    staggers: tuple[int, ...] = taken(SWEEP, "staggers", TIMING, keyword="stagger")
-    delays: tuple[int, ...] = taken(SWEEP, "delays", TIMING, keyword="delay")
-    latencies: tuple[int, ...] = taken(SWEEP, "latencies", TIMING)
-    losses: tuple[float, ...] = taken(SWEEP, "losses", WRONG, keyword="rate")
-    plot: str | None = picture("draw heat maps to this file")
-    value: str | None = option(
-        None, "what the heat maps show; by default, decrease, or spread where there is no target",
-        group=FILES, choices=VALUES
-    )  # fmt: skip
-
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.sweep`."""
-        from hogwild.analysis.robustness import robustness
-        from hogwild.analysis.sweep import sweep
-        from hogwild.executors.simulate import simulate
-
-        found = self.chosen()
-        given = self.passed(sweep, robustness, simulate)
-        seen = sweep(found.model, found.some(self.graphs), **given)
-        seen.advice = in_flags(seen.advice, self)
-        data = {
-            "model": found.name,
-            "rule": seen.first.run.rule,
-            "settings": seen.rows(),
-            "advice": seen.advice,
-        }
-        good = all(bool(one.run.converged.all()) for one in seen.results.values())
-        return self.outcome(found, seen, data, good, value=self.value)
+    found = chosen(options)
+    given = passed(options, hogwild.sweep, hogwild.robustness, hogwild.simulate)
+    seen = hogwild.sweep(found.model, found.some(), **given)
+    data = {
+        "model": found.name,
+        "rule": seen.first.run.rule,
+        "settings": seen.rows(),
+        "advice": seen.advice,
+    }
+    good = all(bool(one.run.converged.all()) for one in seen.results.values())
+    return found.outcome(seen, data, good, value=options.value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Certify(Timing, Graphs):
+@verb(
+    *RULED,
+    GRAPHS,
+    *TIMED,
+    Option(
+        "drift", "float | None", None,
+        "how far an entry of the exact answer moves in a tick, at most: how far behind are nodes?",
+        NODES,
+    ),
+)  # fmt: skip
+def certify(options: Options) -> Outcome:
     """Say what is proved about a trained model under asynchrony.
 
     It speaks of hogwild simulate with the same options, with the constants on these graphs. Your
@@ -348,29 +319,36 @@ class Certify(Timing, Graphs):
       hogwild certify runs/chains --impair loss=0.3,burst=5 --json
       hogwild certify runs/chains --rule gradient --step certified --drift 0.001
     """
+    from hogwild.executors.simulation import Settings
 
-    drift: float | None = option(
-        None,
-        "how far an entry of the exact answer moves in a tick, at most: how far behind are nodes?",
-        group=NODES,
-    )
-
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.certify`."""
-        from hogwild.analysis.certify import certify
-        from hogwild.executors.simulation import Settings
-
-        found = self.chosen()
-        passed = self.passed(Settings)
-        seen = certify(found.model, found.some(self.graphs), drift=self.drift, **passed)
-        seen = replace(seen, reason=in_flags(seen.reason, self))
-        data = {"model": found.name, "stagger": self.stagger, "delay": self.delay, **seen.data}
-        data["impairments"] = [repr(one) for one in passed["impairments"]]
-        return self.outcome(found, seen, data)
+    found = chosen(options)
+    given = passed(options, Settings)
+    seen = hogwild.certify(found.model, found.some(), drift=options.drift, **given)
+    data = {"model": found.name, "stagger": options.stagger, "delay": options.delay, **seen.data}
+    data["impairments"] = [repr(one) for one in given["impairments"]]
+    return found.outcome(seen, data)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Track(Timing, Ruled):
+@verb(
+    *RULED,
+    *TIMED,
+    Option(
+        "scenario", "str | None", None,
+        f"what changes: {', '.join(SCENARIOS)}; by default, a test sequence of the task", MODEL,
+        choices=SCENARIOS,
+    ),
+    Option("graph", "int", 0, "which of the replica's test graphs or test sequences", MODEL),
+    Option("changes", "int", 20, "changes in a scenario that is not of the task", MODEL),
+    Option("spacing", "int", 100, "ticks between two changes", TIMING),
+    *taken(TRACK, "lease restart", TIMING),
+    *taken(SIMULATE, "runs", RUNS),
+    Option("seed", "int", 0, "the schedules and the scenario are functions of this number", RUNS),
+    *taken(TRACK, "every", RUNS),
+    QUIET,
+    file_of("plot", "draw error and lag over time to this file"),
+    file_of("animate", "draw the run as a GIF to this file; needs positions"),
+)  # fmt: skip
+def track(options: Options) -> Outcome:
     """Run a trained model asynchronously while its graph changes, and say how well nodes follow.
 
     Shows the distance from the exact answer of every moment, the lag, the recovery after changes,
@@ -386,83 +364,58 @@ class Track(Timing, Ruled):
       hogwild track runs/gcn --restart 30 --json
       hogwild track runs/source --animate run.gif
     """
+    found = chosen(options)
+    scenario, score = _scenario(found, options)
+    given = passed(options, hogwild.track) | {"scenario": scenario, "score": score}
+    seen = hogwild.track(found.model, **given)
+    if options.animate is not None:
+        seen.animate(options.animate)
+    data = {
+        "model": found.name,
+        "scenario": repr(scenario),
+        **seen.summary(),
+        "moves": seen.moves.tolist(),
+        "recovery_ticks": seen.recovery().tolist(),
+        "light_cone": seen.cone.as_dict(),
+        "by_light_cones": seen.by_deadline() if seen.cone.crossed else None,
+        "advice": seen.advice,
+        "seconds": seen.seconds,
+    }
+    return found.outcome(seen, data)
 
-    scenario: str | None = option(
-        None,
-        f"what changes: {', '.join(SCENARIOS)}; by default, a test sequence of the task",
-        group=MODEL,
-        choices=SCENARIOS,
-    )
-    graph: int = option(0, "which of the replica's test graphs or test sequences", group=MODEL)
-    changes: int = option(20, "changes in a scenario that is not of the task", group=MODEL)
-    spacing: int = option(100, "ticks between two changes", group=TIMING)
-    lease: int = taken(TRACK, "lease", TIMING)
-    restart: int | None = taken(TRACK, "restart", TIMING)
-    runs: int = taken(SIMULATE, "runs", RUNS)
-    seed: int = option(0, "the schedules and the scenario are functions of this number", group=RUNS)
-    every: int = taken(TRACK, "every", RUNS)
-    quiet: bool = option(False, "no progress bar")
-    plot: str | None = picture("draw error and lag over time to this file")
-    animate: str | None = option(
-        None, "draw the run as a GIF to this file; needs positions", group=FILES, metavar="FILE"
-    )
 
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.track`."""
-        from hogwild.executors.track import track
+def _scenario(found: Chosen, options: Options) -> tuple[Scenario, Any]:
+    """The scenario that was asked for, and how predictions are measured on it."""
+    from torch_geometric.data import Batch
 
-        found = self.chosen()
-        scenario, score = self._scenario(found)
-        given = self.passed(track) | {"scenario": scenario, "score": score}
-        seen = track(found.model, **given)
-        seen.advice = in_flags(seen.advice, self)
-        if self.animate is not None:
-            seen.animate(self.animate)
-        data = {
-            "model": found.name,
-            "scenario": repr(scenario),
-            **seen.summary(),
-            "moves": seen.moves.tolist(),
-            "recovery_ticks": seen.recovery().tolist(),
-            "light_cone": seen.cone.as_dict(),
-            "by_light_cones": seen.by_deadline() if seen.cone.crossed else None,
-            "advice": seen.advice,
-            "seconds": seen.seconds,
-        }
-        return self.outcome(found, seen, data)
+    from hogwild.asynchrony.moving import Scenario
+    from hogwild.asynchrony.scenarios import ON_GRAPHS
+    from hogwild.tasks.moving import Sequences
 
-    def _scenario(self, found: Chosen) -> tuple[Scenario, Any]:
-        """The scenario that was asked for, and how predictions are measured on it."""
-        from torch_geometric.data import Batch
+    task, tested = found.result.task, found.result.tested(found.replica)
+    sequences = task if isinstance(task, Sequences) and options.scenario is None else None
+    if options.scenario is None and sequences is None:
+        raise ConfigError(
+            f"the task {task.name!r} has no sequences; expected --scenario, one of "
+            f"{', '.join(SCENARIOS)}"
+        )
+    moments = 1 if sequences is None else sequences.moments
+    if not 0 <= options.graph < len(tested) // moments:
+        raise ConfigError(f"--graph {options.graph}; expected 0 to {len(tested) // moments - 1}")
+    first = int(tested[options.graph * moments])
+    if sequences is not None:
+        first = first // moments * moments
+        frames = [found.result.graph(first + moment) for moment in range(moments)]
+        times = [options.spacing * moment for moment in range(moments)]
 
-        from hogwild.asynchrony.moving import Scenario
-        from hogwild.asynchrony.scenarios import ON_GRAPHS
-        from hogwild.tasks.moving import Sequences
+        def score(out: Any, data: Any) -> float:
+            value = float(task.metric(out, Batch.from_data_list([data])))
+            return 1.0 - value if task.higher_is_better else value
 
-        task, tested = found.result.task, found.result.tested(found.replica)
-        sequences = task if isinstance(task, Sequences) and self.scenario is None else None
-        if self.scenario is None and sequences is None:
-            raise ConfigError(
-                f"the task {task.name!r} has no sequences; expected --scenario, one of "
-                f"{', '.join(SCENARIOS)}"
-            )
-        moments = 1 if sequences is None else sequences.moments
-        if not 0 <= self.graph < len(tested) // moments:
-            raise ConfigError(f"--graph {self.graph}; expected 0 to {len(tested) // moments - 1}")
-        first = int(tested[self.graph * moments])
-        if sequences is not None:
-            first = first // moments * moments
-            frames = [found.result.graph(first + moment) for moment in range(moments)]
-            times = [self.spacing * moment for moment in range(moments)]
-
-            def score(out: Any, data: Any) -> float:
-                value = float(task.metric(out, Batch.from_data_list([data])))
-                return 1.0 - value if task.higher_is_better else value
-
-            score.__name__ = "1 - " * task.higher_is_better + task.metric_name
-            return Scenario(frames, times, length=self.spacing * moments, name=task.name), score
-        assert self.scenario is not None
-        data, make, gap = found.result.graph(first), ON_GRAPHS[self.scenario], self.spacing
-        if self.scenario == "partition":
-            return make(data, breaks=gap, heals=2 * gap, length=3 * gap), None
-        return make(data, changes=self.changes, every=gap, seed=self.seed), None
+        score.__name__ = "1 - " * task.higher_is_better + task.metric_name
+        return Scenario(frames, times, length=options.spacing * moments, name=task.name), score
+    assert options.scenario is not None
+    data, make, gap = found.result.graph(first), ON_GRAPHS[options.scenario], options.spacing
+    if options.scenario == "partition":
+        return make(data, breaks=gap, heals=2 * gap, length=3 * gap), None
+    return make(data, changes=options.changes, every=gap, seed=options.seed), None

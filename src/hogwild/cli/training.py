@@ -11,13 +11,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, fields, replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hogwild.cli.common import Finished, Outcome, of_file
-from hogwild.cli.options import Verb, argument, each, option
+import hogwild
+from hogwild.cli.common import TRAINING, Outcome, loaded, of_file
+from hogwild.cli.options import Option, Options, argument, verb
 from hogwild.config import Config
 from hogwild.errors import ConfigError
 
@@ -26,10 +26,29 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WAIT = b"\nhogwild: finishing this epoch; once more to leave at once\n"
+SETTINGS = [
+    Option(
+        f.name, "Any" if f.default_factory is MISSING else "dict", f.default,
+        f.metadata["help"], f.metadata["group"], needless=True,
+    )
+    for f in fields(Config)
+    if f.name != "task"
+]  # fmt: skip
+"""The options of a training run, which the configuration checks."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Train(Verb):
+@verb(
+    argument("task", "name of the task, or FILE.py:NAME", None),
+    Option("config", "str | None", None, "options in a TOML file", metavar="FILE"),
+    Option(
+        "folder", "str | None", None, "where everything that the run leaves behind goes",
+        metavar="FOLDER",
+    ),
+    Option("resume", "bool", False, "go on with the run in --folder"),
+    Option("quiet", "bool", False, "no progress bar"),
+    *SETTINGS,
+)  # fmt: skip
+def train(options: Options) -> Outcome:
     """Train a model on a task.
 
     Options come from flags, then from --config, then from the recipe. With --folder the run leaves
@@ -44,52 +63,35 @@ class Train(Verb):
       hogwild train --config runs/mine.toml --lr 0.001
       hogwild train my_tasks.py:Triangles --model gcn --folder runs/triangles --resume
     """
-
-    task: str | None = argument("name of the task, or FILE.py:NAME", default=None)
-    config: str | None = option(None, "options in a TOML file", metavar="FILE")
-    folder: str | None = option(
-        None, "where everything that the run leaves behind goes", metavar="FOLDER"
-    )
-    resume: bool = option(False, "go on with the run in --folder")
-    quiet: bool = option(False, "no progress bar")
-    settings: Mapping[str, Any] = each(Config)
-
-    def resolve(self) -> Config:
-        """The configuration from flags, then the file, then the recipe."""
-        filed: dict[str, Any] = {} if self.config is None else Config.read(self.config)
-        given = self.settings if self.task is None else {**self.settings, "task": self.task}
-        tables = {  # the flags add to a table in the file; what is no table there is refused
-            name: {**filed[name], **value} if isinstance(filed[name], dict) else filed[name]
-            for name, value in given.items()
-            if isinstance(value, dict) and name in filed
-        }
-        return Config.of(**{**filed, **given, **tables})
-
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.train`."""
-        from hogwild.training import train
-
-        if self.task is not None and self.task.endswith(".toml"):
-            raise ConfigError(
-                f"{self.task!r} was given as the task; expected a task's name, and a file of "
-                f"options behind --config: hogwild train --config {self.task}"
-            )
-        config = self.resolve()
-        with of_file(config.task), Interruptible(self.folder) as interruptible:
-            result = train(
-                config=config,
-                folder=self.folder,
-                resume=self.resume,
-                progress=not self.quiet and not self.json and sys.stderr.isatty(),
-                callback=interruptible,
-            )
-        data = {**result.as_dict(), "folder": self.folder}
-        good = len(result.failed) < result.replicas
-        return Outcome(result.summary(), data, good, result.config.as_dict())
+    if options.task is not None and options.task.endswith(".toml"):
+        raise ConfigError(
+            f"{options.task!r} was given as the task; expected a task's name, and a file of "
+            f"options behind --config: hogwild train --config {options.task}"
+        )
+    filed = {} if options.config is None else Config.read(options.config)
+    given = {s.name: getattr(options, s.name) for s in SETTINGS if hasattr(options, s.name)}
+    given |= {} if options.task is None else {"task": options.task}
+    tables = {  # the flags add to a table in the file; what is no table there is refused
+        name: {**filed[name], **value} if isinstance(filed[name], dict) else filed[name]
+        for name, value in given.items()
+        if isinstance(value, dict) and name in filed
+    }
+    config = Config.of(**{**filed, **given, **tables})
+    with of_file(config.task), Interruptible(options.folder) as interruptible:
+        result = hogwild.train(
+            config=config,
+            folder=options.folder,
+            resume=options.resume,
+            progress=not options.quiet and not options.json and sys.stderr.isatty(),
+            callback=interruptible,
+        )
+    data = {**result.as_dict(), "folder": options.folder}
+    good = len(result.failed) < result.replicas
+    return Outcome(result.summary(), data, good, result.config.as_dict())
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluate(Finished):
+@verb(*TRAINING)
+def evaluate(options: Options) -> Outcome:
     """Measure a trained model anew: every replica on its training, validation and test graphs.
 
     The numbers come from the parameters in the folder and not from what training wrote down, so
@@ -99,13 +101,10 @@ class Evaluate(Finished):
       hogwild evaluate runs/chains
       hogwild evaluate runs/triangles --task my_tasks.py:Triangles --json
     """
-
-    def run(self) -> Outcome:
-        """Call :func:`hogwild.load`, and measure."""
-        result = self.load()
-        with of_file(self.task):
-            result = replace(result, metrics=result.evaluate())
-        return Outcome(result.summary(), result.as_dict())
+    result = loaded(options)
+    with of_file(options.task):
+        result = replace(result, metrics=result.evaluate())
+    return Outcome(result.summary(), result.as_dict())
 
 
 class Interruptible:

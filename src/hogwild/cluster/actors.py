@@ -106,23 +106,25 @@ class Actor:
     Args:
         plan: What all hosts share.
         number: The part.
-        slow: How many times longer an update takes, for experiments with stragglers.
         every: Seconds between two checkpoints.
     """
 
-    def __init__(self, plan: Plan, number: int, slow: float = 1.0, every: float = 5.0) -> None:
+    def __init__(self, plan: Plan, number: int, every: float = 5.0) -> None:
         torch.set_num_threads(1)
-        self.host, self.number, self.slow, self.every = Host(plan, number), number, slow, every
+        self.host, self.number, self.every = Host(plan, number), number, every
+        self.slow = 1.0  # how many times longer an update takes, to compare
         self.phase: int | None = None
         self.stopped, self.keep, self.wake = 0, True, threading.Event()
+        self.gate = threading.Lock()
         self.flights: dict[int, tuple[Any, Mail]] = {}
         self.newest: tuple[int, Status] | None = None  # with its phase
 
     # -- calls of the executor ---------------------------------------------------------------------
 
     def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the host."""
-        return getattr(self.host, method)(*args)
+        """Call a method of the host. Mail of a phase that has ended cannot reach its next work."""
+        with self.gate:
+            return getattr(self.host, method)(*args)
 
     def pace(self, slow: float) -> None:
         """Take so many times longer for an update."""
@@ -153,20 +155,21 @@ class Actor:
     def receive(self, phase: int, sender: int, mail: Mail) -> int | None:
         """Take mail of another actor; returns the life of this actor's worker, or ``None`` if the
         mail was not taken. Mail of another phase is not."""
-        worker = self.host.worker
-        if phase != self.phase or worker is None:
-            return None
-        device = worker.work.h.device
-        if mail.packet is not None:
-            mail = replace(mail, packet=torch.from_numpy(np.array(mail.packet)).to(device))
-        taken = worker.receive(sender, mail)
+        worker = self.host
+        with self.gate:
+            if phase != self.phase or worker.work is None:
+                return None
+            device = worker.work.h.device
+            if mail.packet is not None:
+                mail = replace(mail, packet=torch.from_numpy(np.array(mail.packet)).to(device))
+            taken = worker.receive(sender, mail)
         self.wake.set()
         return worker.version[0] if taken else None
 
     def _push(self, peers: dict[int, Any], wait: float = 0.0) -> None:
         """Send to all peers that lack something and to which nothing is under way."""
-        worker, phase = self.host._worker, self.phase
-        for q in worker.work.part.peers:
+        worker, phase = self.host, self.phase
+        for q in worker.doing.part.peers:
             if q in self.flights:
                 ref, mail = self.flights[q]
                 if not ray.wait([ref], timeout=wait)[0]:
@@ -185,9 +188,9 @@ class Actor:
     def run(self, phase: int, peers: dict[int, Any]) -> Version:
         """Update and push, at this actor's own pace, until :meth:`stop` is called; returns the
         version in the end."""
-        if self.host.worker is None:  # the process died, and Ray begins anew
+        if self.host.work is None:  # the process died, and Ray begins anew
             self.host.start()
-        worker = self.host._worker
+        worker = self.host
         self.enter(phase)
         saved, nap = time.monotonic(), SOON
         while self.stopped < phase:
@@ -218,19 +221,19 @@ class Actor:
     def enter(self, phase: int) -> None:
         """Take packets of a phase, for rounds with barriers and for the last exchange."""
         self.flights.clear()
-        self.host._worker.delivered.clear()
+        self.host.delivered.clear()
         self.phase = phase
 
     def round(self, peers: dict[int, Any], update: bool = True) -> Status:
         """One update, and packets to all peers, which have arrived when this returns. Where a peer
         has died they cannot arrive, and :meth:`stop` ends the round."""
-        began, worker = time.monotonic(), self.host._worker
+        began, worker = time.monotonic(), self.host
         if not update:
             worker.look()
         elif worker.update() and self.slow > 1.0:
             time.sleep((self.slow - 1.0) * (time.monotonic() - began))
         phase = self.phase or 0
-        while self.stopped < phase and any(worker.owes(q) for q in worker.work.part.peers):
+        while self.stopped < phase and any(worker.owes(q) for q in worker.doing.part.peers):
             self._push(peers, wait=1.0)
         return worker.status()
 
@@ -241,7 +244,7 @@ class Actors(Executor):
     Args:
         plan: What all hosts share.
         count: Number of parts.
-        address, cpus, gpus, restarts, barriers, slow: As in :func:`hogwild.cluster.infer`.
+        address, cpus, gpus, restarts: As in :func:`hogwild.cluster.infer`.
         every: Seconds between two checkpoints.
     """
 
@@ -254,11 +257,10 @@ class Actors(Executor):
         cpus: float = 1.0,
         gpus: float = 0.0,
         restarts: int = 5,
-        barriers: bool = False,
-        slow: dict[int, float] | None = None,
         every: float = 5.0,
     ) -> None:
-        self.plan, self.count, self.barriers = plan, count, barriers
+        self.plan, self.count = plan, count
+        self.barriers = False  # whether all wait for each other after every update, to compare
         self.cpus, self.gpus, self.most = cpus, gpus, restarts
         self.mends = True  # whether a host that died can go on from its checkpoint
         self.phase = 0
@@ -269,8 +271,7 @@ class Actors(Executor):
             num_cpus=cpus, num_gpus=gpus, max_restarts=restarts, scheduling_strategy="SPREAD"
         )
         try:
-            slow = slow or {}
-            self.actors = [made.remote(plan, p, slow.get(p, 1.0), every) for p in range(count)]
+            self.actors = [made.remote(plan, p, every) for p in range(count)]
             self._await_all()
             self.peers = dict(enumerate(self.actors))
         except BaseException:
@@ -320,7 +321,7 @@ class Actors(Executor):
         raise found
 
     def call(self, method: str, *args: Any) -> list[Any]:
-        self.mends = method != "take" and self.mends
+        self.mends = method != "adopt" and self.mends
         return results([actor.call.remote(method, *args) for actor in self.actors])
 
     # -- work --------------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ def convolution(model: ConvGNN) -> ImplicitConv:
     return conv
 
 
-class Host:
-    """One part with its model.
+class Host(Worker):
+    """One part with its model, at work.
 
     Args:
         plan: What all hosts share.
@@ -80,7 +80,8 @@ class Host:
     """
 
     def __init__(self, plan: Plan, number: int) -> None:
-        self.plan, self.number = plan, number
+        super().__init__(number)
+        self.plan = plan
         if isinstance(plan.model, Path):
             model: ConvGNN = torch.load(plan.model, map_location=plan.device, weights_only=False)
         else:
@@ -88,7 +89,6 @@ class Host:
         self.model = model.eval()
         self.conv = convolution(model)
         self.conv.solve_dtype = torch.float64  # the error bar is a residual in float64
-        self.worker: Worker | None = None
         self.h: Tensor | None = None  # [R, k, N] the answer of the forward pass
         self.dual: Tensor | None = None  # [R, k, N] that of the adjoint
         self._grads: dict[str, Tensor] = {}  # of the readout
@@ -115,7 +115,7 @@ class Host:
 
     @torch.no_grad()
     def start(self, fresh: bool = False) -> None:
-        """Make the worker of the forward pass. ``fresh``: from zero, without its checkpoint."""
+        """Begin the forward pass. ``fresh``: from zero, without its checkpoint."""
         folder = self.plan.checkpoints
         path = None if folder is None else folder / f"part-{self.number:05d}.npz"
         if fresh:
@@ -124,29 +124,11 @@ class Host:
                 path.unlink(missing_ok=True)
         self.problem = self._built().detach()
         engine = engine_for(self.problem, self.conv.solver)
-        work = Work(self.part, self.plan.tol, self.h, engine=engine)
-        self.worker = Worker(self.number, work, path)
-
-    def reads(self) -> list[int]:
-        """The parts that this part reads."""
-        return self._worker.reads
-
-    @property
-    def _worker(self) -> Worker:
-        assert self.worker is not None, "start() comes first"
-        return self.worker
-
-    def look(self) -> None:
-        """Read what came in and measure, without an update."""
-        self._worker.look()
+        self.begin(Work(self.part, self.plan.tol, self.h, engine=engine), path)
 
     def measure(self) -> Measure:
         """The measure for the error bar."""
-        return self._worker.work.judged()
-
-    def save(self) -> None:
-        """Write the checkpoint."""
-        self._worker.save()
+        return self.doing.judged()
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -154,7 +136,7 @@ class Host:
     def answer(self) -> dict[str, npt.NDArray[Any]]:
         """Owned nodes [A], embeddings ``h`` [(R,) A, k] and, unless the readout pools, predictions
         [(R,) A, out]."""
-        h, found = self._embeddings(self._worker.work.own), {}
+        h, found = self._embeddings(self.doing.own), {}
         if self.model.readout.pool is None:
             found["prediction"] = self.model.read(h, self._first(self.part.owned)).cpu().numpy()
         return {"nodes": self.part.nodes.numpy(), "h": h.cpu().numpy(), **found}
@@ -177,12 +159,12 @@ class Host:
 
     # -- training ----------------------------------------------------------------------------------
 
-    def take(self, parameters: dict[str, Tensor]) -> None:
+    def adopt(self, parameters: dict[str, Tensor]) -> None:
         """Take new parameters. The embeddings stay where they are."""
         self.model.load_state_dict(parameters)
-        if self.worker is not None:
-            self.h = self.worker.work.h
-        self.worker = None
+        if self.work is not None:
+            self.h = self.work.h
+        self.work = None
 
     def labelled(self, target: str, mask: str | None) -> int:
         """Number of owned nodes with a label."""
@@ -207,7 +189,7 @@ class Host:
     ) -> float:
         """The part's share of the mean loss over all labelled nodes; prepares the adjoint and keeps
         the gradients of the readout."""
-        self.h = self._worker.work.h
+        self.h = self.doing.h
         value, _, found = self._shared(self.part.owned, loss, target, mask, total)
         self._grads = {f"readout.{name}": grad for name, grad in found.items()}
         # The adjoint is solved on the overlap, too, and needs the loss of its nodes there.
@@ -215,10 +197,8 @@ class Host:
         free = self.part.free
         grad[..., :free] = self._shared(free, loss, target, mask, total)[1]
         with torch.no_grad():
-            work = AdjointWork(
-                self.problem, self.h, grad, self.part, tol, self.dual, self.conv.solver
-            )
-        self.worker = Worker(self.number, work)
+            given = self.problem, self.h, grad, self.part, tol, self.dual, self.conv.solver
+            self.begin(AdjointWork(*given))
         return value
 
     def _shared(
@@ -244,7 +224,7 @@ class Host:
         """The part's share of the gradients of all parameters, by name."""
         assert self.h is not None
         out, owned = dict(self._grads), self.part.owned
-        self.dual = self._worker.work.h
+        self.dual = self.doing.h
         cotangent = torch.zeros_like(self.dual)
         cotangent[..., :owned] = -self.dual[..., :owned]
         named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}

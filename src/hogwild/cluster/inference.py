@@ -167,8 +167,6 @@ def infer(
     gpus: float = 0.0,
     restarts: int = 5,
     seconds: float | None = None,
-    barriers: bool = False,
-    slow: dict[int, float] | None = None,
     disorder: Disorder | None = None,
     overlap: int = OVERLAP,
     gather: bool | None = None,
@@ -197,8 +195,6 @@ def infer(
         gpus: GPUs that Ray reserves for each worker; with one or more, workers compute on them.
         restarts: How often each worker is started again after its process or node has died.
         seconds: How long the workers work at most.
-        barriers: Let all workers wait for each other after every update (for comparisons).
-        slow: How many times longer an update of a worker takes, by part (for comparisons).
         disorder: Run all workers in this process, in the order of a seed, with delays and losses.
         overlap: Most rings of other parts' nodes for which a part solves, too. More of them leave
             fewer exchanges, where what a node knows reaches far.
@@ -218,7 +214,7 @@ def infer(
     trace = Trace()
     with (
         prepared(model, graph, workers, place) as setup,
-        setup.executor(tol, checkpoints=True, barriers=barriers, slow=slow) as parts,
+        setup.executor(tol, checkpoints=True) as parts,
     ):
         try:
             return parts.patiently(lambda: _run(parts, setup, trace, seconds, gather, watch))

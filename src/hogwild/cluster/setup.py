@@ -26,7 +26,9 @@ from hogwild.cluster.host import Host, Plan, convolution
 from hogwild.cluster.sources import open_graph
 from hogwild.cluster.store import Store, digest_of
 from hogwild.cluster.worker import Disorder, Executor, InProcess
+from hogwild.engines.cpu_large import MOST_CHANNELS, MOST_MESSAGES
 from hogwild.errors import (
+    AsynchronyError,
     CapacityError,
     ConfigError,
     DataError,
@@ -36,9 +38,11 @@ from hogwild.errors import (
 )
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs, whole
+from hogwild.kernels.native import library
 from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.gsd import GSDConv
+from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.validation import require_finite
 from hogwild.models.wrapped import check_model
 from hogwild.nn.picnn import PICNN
@@ -49,9 +53,9 @@ NUMBER = 8
 """Bytes of a float64 or of an index."""
 VECTORS = 20
 """Vectors [k, N] that a solver with conjugate gradients holds at a time."""
-BLOCK, KEPT = 10 << 20, 1 << 26
-"""Numbers while the networks of a block of edges are evaluated and linearised; most numbers of the
-gates and biases that are kept of all edges."""
+PASSES = 320
+"""Numbers for each edge while torch evaluates and linearises the networks, which compiled solves
+compute in chunks (measured at the default widths)."""
 PAIRS = 14
 """Numbers for each edge while graph signal denoising looks for the pairs of nodes that edges
 join."""
@@ -106,14 +110,7 @@ class Setup:
         assert whole_graph is not None
         return whole_graph.num_nodes
 
-    def executor(
-        self,
-        tol: float,
-        *,
-        checkpoints: bool = False,
-        barriers: bool = False,
-        slow: dict[int, float] | None = None,
-    ) -> Executor:
+    def executor(self, tol: float, *, checkpoints: bool = False) -> Executor:
         """What runs the workers. One worker or a given disorder: in this process. Several workers:
         Ray."""
         place, model, graph = self.place, self.model, self.store or self.inputs
@@ -137,7 +134,7 @@ class Setup:
 
         return Actors(
             plan, len(sizes), address=place.address, cpus=place.cpus, gpus=place.gpus,
-            restarts=place.restarts, barriers=barriers, slow=slow,
+            restarts=place.restarts,
         )  # fmt: skip
 
 
@@ -148,7 +145,8 @@ def prepared(
     """Check a model and a graph, and cut the graph into parts in a folder; one worker in this
     process needs none. Parts reach as far as the model does, and at least so many ``hops``."""
     found, folder = check_model(model), place.folder
-    hops = max(convolution(found).hops, hops)  # raises where there is not exactly one
+    conv = convolution(found)  # raises where there is not exactly one
+    hops = max(conv.hops, hops)
     given = opened(graph) if isinstance(graph, str | Path) else graph
     if isinstance(given, Store):
         store, inputs = given, None
@@ -173,6 +171,11 @@ def prepared(
         if count == 1 and folder is None and place.address is None:
             yield Setup(found, place, inputs)
             return
+    if isinstance(conv, SoftEnergyConv) and conv.heads is not None:
+        raise AsynchronyError(
+            f"attention (heads={conv.heads}) needs the whole graph, and a part lacks edges of "
+            f"its neighbours; expected heads=None, or one worker and no folder"
+        )
     with contextlib.ExitStack() as stack:
         where = Path(folder or stack.enter_context(tempfile.TemporaryDirectory(prefix="hogwild-")))
         if where.exists() and not where.is_dir():
@@ -199,7 +202,6 @@ def opened(path: str | Path) -> Data | Store:
 
 
 def _check_widths(model: ConvGNN, channels: int, width: int | None) -> None:
-    model.features.begin(channels)
     if channels != model.in_channels:
         raise FeatureError(
             f"the graph has {channels} features a node and the model reads {model.in_channels}; "
@@ -252,7 +254,8 @@ def predict(model: ConvGNN, nodes: int, edges: int) -> int:
         assert isinstance(net, PICNN)
         # 1 at the default widths
         scale = (conv.heads or 1) * (net.convex_channels + sum(net.channels)) / 14
-        constant = BLOCK * scale + min(KEPT, 30 * scale * r * edges)
+        compiled = library() is not None and k <= MOST_CHANNELS and c <= MOST_MESSAGES
+        edge += int((30 if compiled else PASSES) * scale * r)
     elif isinstance(conv, GSDConv):
         edge += PAIRS
         node += 16

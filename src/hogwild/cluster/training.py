@@ -144,7 +144,7 @@ class Trainer:
     def _step(self) -> tuple[float, dict[str, Tensor]]:
         executor = self.executor
         state = {name: value.detach().cpu() for name, value in self.model.state_dict().items()}
-        executor.call("take", state)
+        executor.call("adopt", state)
         executor.call("start")
         self._require(executor.iterate(), "embeddings")
         # Parts that overlap round the loss at the same nodes differently.

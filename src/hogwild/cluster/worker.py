@@ -81,7 +81,6 @@ class Status:
         updates: Updates so far.
         bytes: Bytes sent so far.
         ages: Seconds since each part that it reads was last heard.
-        trust: Damping of the part's steps; 1: none.
         stalled: Whether it has given up at its rounding error.
     """
 
@@ -93,7 +92,6 @@ class Status:
     updates: int
     bytes: int
     ages: dict[int, float] = field(default_factory=dict)
-    trust: float = 1.0
     stalled: bool = False
 
     @property
@@ -111,17 +109,27 @@ def agreed(statuses: Sequence[Status], reads: Sequence[Sequence[int]]) -> bool:
 
 
 class Worker:
-    """One part at work.
+    """One part at work. :meth:`begin` comes first.
 
-    Args:
+    Attributes:
         number: The part.
-        work: What it does.
-        checkpoint: The file of its checkpoint; ``None``: it has none. A checkpoint of the same
-            shape is continued.
+        work: What it does; ``None``: nothing yet.
     """
 
-    def __init__(self, number: int, work: Work, checkpoint: Path | None = None) -> None:
-        self.number, self.work, self.checkpoint = number, work, checkpoint
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.work: Work | None = None
+
+    @property
+    def doing(self) -> Work:
+        """What it does."""
+        assert self.work is not None, "begin() comes first"
+        return self.work
+
+    def begin(self, work: Work, checkpoint: Path | None = None) -> None:
+        """Begin a new life with this work. A checkpoint of the same shape is continued; ``None``:
+        there is none."""
+        self.work, self.checkpoint = work, checkpoint
         self.version: Version = (0, 0)
         self.heard: dict[int, Version] = {}
         self.times: dict[int, float] = {}
@@ -137,10 +145,9 @@ class Worker:
         self.resumed = self._load()
         self.save()  # before anybody hears of this life
 
-    @property
     def reads(self) -> list[int]:
         """The parts whose nodes are in the halo."""
-        return sorted(self.work.part.receives)
+        return sorted(self.doing.part.receives)
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class Worker:
             known = self.heard.get(sender) if waiting is None else waiting.version
             if known is not None and mail.version < known:
                 return True
-            if mail.version != known and mail.packet is None and sender in self.work.part.receives:
+            if mail.version != known and mail.packet is None and sender in self.doing.part.receives:
                 return False
             if known is not None and mail.version[0] > known[0]:  # it was restarted and forgot
                 self.delivered.pop(sender, None)
@@ -168,15 +175,15 @@ class Worker:
         """Whether another part lacks what this part holds now, or does not know what this part has
         read of it."""
         there = self.delivered.get(to)
-        if to in self.work.part.receives and self.confirmed.get(to) != self.heard.get(to):
+        if to in self.doing.part.receives and self.confirmed.get(to) != self.heard.get(to):
             return True
-        if to in self.work.part.sends:
+        if to in self.doing.part.sends:
             return there != self.version
         return there is None or there[0] != self.version[0]
 
     def outgoing(self, to: int) -> Mail:
         """What another part should receive now."""
-        packet = None if self.delivered.get(to) == self.version else self.work.packet(to)
+        packet = None if self.delivered.get(to) == self.version else self.doing.packet(to)
         self.bytes += 0 if packet is None else packet.nbytes
         return Mail(self.version, self.heard.get(to), self.took, packet)
 
@@ -195,26 +202,26 @@ class Worker:
     @property
     def answered(self) -> bool:
         """Whether all parts that this part reads have read what it holds now."""
-        reads = self.work.part.receives
+        reads = self.doing.part.receives
         return bool(reads) and all(self.answers.get(q) == self.version for q in reads)
 
     @property
     def _is_read(self) -> bool:
         """Whether all parts that read this part and are read by it have read what it holds now."""
-        both = self.work.part.receives.keys() & self.work.part.sends.keys()
+        both = self.doing.part.receives.keys() & self.doing.part.sends.keys()
         return all(self.answers.get(q) == self.version for q in both)
 
     def expects(self, waited: float) -> bool:
         """Whether mail is worth waiting for, ``waited`` seconds after the last update: that of
         parts that are about as fast and have not sent since, and answers of parts that are much
         faster. A part that has read what this part holds now and is silent has nothing to say."""
-        for q in self.work.part.receives:
-            if q not in self.work.part.sends or self.answers.get(q) == self.version:
+        for q in self.doing.part.receives:
+            if q not in self.doing.part.sends or self.answers.get(q) == self.version:
                 continue
             pace, fast = self.paces.get(q, 0.0), self.took / FAST
             if q in self._inbox or (q in self.paces and pace <= fast):
                 # With an overlap few updates are left, and each should begin at once.
-                wait = ANSWER if pace <= fast and not self.work.waits else 0.0
+                wait = ANSWER if pace <= fast and not self.doing.waits else 0.0
             else:
                 wait = WAIT if pace <= ALIKE * self.took else 0.0
             if waited < wait * self.took:
@@ -230,7 +237,7 @@ class Worker:
             for sender, mail in inbox.items():
                 self.heard[sender] = mail.version
         for sender, mail in inbox.items():
-            self.work.receive(sender, mail.packet)
+            self.doing.receive(sender, mail.packet)
         return any(mail.packet is not None for mail in inbox.values())
 
     @property
@@ -244,28 +251,28 @@ class Worker:
         moved."""
         began, answered = time.monotonic(), self.answered
         news = self.take()
-        if self.resumed and any(q not in self.heard for q in self.work.part.receives):
+        if self.resumed and any(q not in self.heard for q in self.doing.part.receives):
             return False  # without the others' embeddings an update would undo the checkpoint
         if news:
             self.quiet, self.best = 0, float("inf")
         fresh = news or not self.seen
         if fresh:
-            self.work.look()
+            self.doing.look()
             self.seen = True
-        residual_ratio = self.work.residual_ratio
+        residual_ratio = self.doing.residual_ratio
         if residual_ratio <= 1.0 or (not news and self.quiet >= STALLED):
             return False
-        if not fresh and self.work.waits and not self._is_read:
+        if not fresh and self.doing.waits and not self._is_read:
             return False
-        before = self.work.own
-        self.work.advance(fresh, answered)
-        if self.work.own is before or torch.equal(self.work.own, before):
-            self.quiet += self.work.trust == 1.0
+        before = self.doing.own
+        self.doing.advance(fresh, answered)
+        if self.doing.own is before or torch.equal(self.doing.own, before):
+            self.quiet += self.doing.trust == 1.0
             return False
         self.updates += 1
         self.took = time.monotonic() - began
         self.version = (self.version[0], self.version[1] + 1)
-        after = self.work.look()
+        after = self.doing.look()
         better = after < 0.9 * self.best
         self.quiet, self.best = (0, after) if better else (self.quiet + 1, self.best)
         return True
@@ -274,15 +281,15 @@ class Worker:
     def look(self) -> None:
         """Read what came in and measure, without an update."""
         self.take()
-        self.work.look()
+        self.doing.look()
 
     def status(self) -> Status:
         """The part now; a consistent view only between updates."""
-        now, measure = time.monotonic(), self.work.measure
+        now, measure = time.monotonic(), self.doing.measure
         return Status(
-            self.number, self.version, dict(self.heard), self.work.residual_ratio,
+            self.number, self.version, dict(self.heard), self.doing.residual_ratio,
             0.0 if measure is None else measure.largest, self.updates, self.bytes,
-            {q: now - t for q, t in self.times.items()}, self.work.trust, self.quiet >= STALLED,
+            {q: now - t for q, t in self.times.items()}, self.quiet >= STALLED,
         )  # fmt: skip
 
     # -- the checkpoint ----------------------------------------------------------------------------
@@ -292,7 +299,7 @@ class Worker:
         if self.checkpoint is None:
             return
         file = io.BytesIO()
-        np.savez(file, life=self.version[0], count=self.version[1], h=self.work.own.cpu().numpy())
+        np.savez(file, life=self.version[0], count=self.version[1], h=self.doing.own.cpu().numpy())
         write_atomically(self.checkpoint, file.getvalue())
 
     def _load(self) -> bool:
@@ -304,9 +311,9 @@ class Worker:
         with contextlib.suppress(*broken), np.load(self.checkpoint) as data:
             life, found = int(data["life"]) + 1, torch.from_numpy(data["h"])
         self.version = (life, 0)
-        if found is None or found.shape != self.work.own.shape or not found.isfinite().all():
+        if found is None or found.shape != self.doing.own.shape or not found.isfinite().all():
             return False
-        self.work.place(found.to(self.work.own))
+        self.doing.place(found.to(self.doing.own))
         return True
 
 
@@ -382,25 +389,24 @@ class InProcess(Executor):
     a packet that is lost is sent again.
 
     Args:
-        hosts: The parts (:class:`hogwild.cluster.host.Host`).
+        workers: The parts (:class:`hogwild.cluster.host.Host`).
         disorder: The order of updates, delays, losses and deaths.
     """
 
-    def __init__(self, hosts: Sequence[Any], disorder: Disorder | None = None) -> None:
-        self.hosts, self.disorder = hosts, disorder or Disorder()
+    def __init__(self, workers: Sequence[Any], disorder: Disorder | None = None) -> None:
+        self.workers, self.disorder = workers, disorder or Disorder()
 
     def call(self, method: str, *args: Any) -> list[Any]:
-        return [getattr(host, method)(*args) for host in self.hosts]
+        return [getattr(worker, method)(*args) for worker in self.workers]
 
     def iterate(self, watch: Watch | None = None, seconds: float | None = None) -> bool:
         began = time.monotonic()
         self.random, self.deaths = np.random.default_rng(self.disorder.seed), 0
         self.under_way: dict[tuple[int, int], tuple[int, Mail]] = {}
-        workers: list[Worker] = [host.worker for host in self.hosts]
-        reads = [worker.reads for worker in workers]
+        workers, reads = self.workers, self.call("reads")
         for tick in range(TICKS):
             due = tick % len(workers) == 0
-            if self._turn(workers, tick) and not due:
+            if self._turn(tick) and not due:
                 continue
             statuses, go_on = [worker.status() for worker in workers], True
             if due:
@@ -412,38 +418,37 @@ class InProcess(Executor):
             if not go_on:
                 break
         for worker in workers:
-            for q in worker.work.part.peers:
+            for q in worker.doing.part.peers:
                 workers[q].receive(worker.number, worker.outgoing(q))
         for worker in workers:
             worker.look()
         return False
 
-    def _turn(self, workers: list[Worker], tick: int) -> bool:
+    def _turn(self, tick: int) -> bool:
         """One worker works; returns whether its packets have changed."""
-        self._arrive(workers, tick)
+        workers = self.workers
+        self._arrive(tick)
         p = int(self.random.random() * len(workers))
         if self.random.random() < self.disorder.kill and self.deaths < self.disorder.kills:
             self.deaths += 1
             # What is under way to the dead worker is lost; what it has sent still arrives.
             self.under_way = {k: v for k, v in self.under_way.items() if k[1] != p}
-            workers[p] = self.revive(p)
+            self.revive(p)
         changed = workers[p].update()
-        for q in workers[p].work.part.peers:
+        for q in workers[p].doing.part.peers:
             if workers[p].owes(q) and (p, q) not in self.under_way:
                 delay = int(self.random.integers(self.disorder.delay + 1))
                 self.under_way[p, q] = tick + delay, workers[p].outgoing(q)
         return changed
 
-    def revive(self, number: int) -> Worker:
+    def revive(self, number: int) -> None:
         """Make the worker of a part again, from its checkpoint."""
         self.restarts += 1
-        host = self.hosts[number]
-        host.h = None
-        host.start()
-        worker: Worker = host.worker
-        return worker
+        self.workers[number].h = None
+        self.workers[number].start()
 
-    def _arrive(self, workers: list[Worker], tick: int) -> None:
+    def _arrive(self, tick: int) -> None:
+        workers = self.workers
         for (p, q), (when, mail) in list(self.under_way.items()):
             if when > tick:
                 continue

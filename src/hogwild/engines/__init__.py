@@ -6,15 +6,19 @@ file with a subclass of :class:`~hogwild.engines.base.Engine`, and a place in th
 
 from __future__ import annotations
 
-from hogwild.engines.base import Engine
+from torch import Tensor
+
+from hogwild.engines.base import Engine, Updates
 from hogwild.engines.cpu import CpuEngine
 from hogwild.engines.cpu_large import LargeCpuEngine
 from hogwild.engines.eager import TorchEngine
 from hogwild.engines.gpu import GpuEngine
 from hogwild.engines.gpu_large import LargeGpuEngine
 from hogwild.engines.soft import SoftEngine
+from hogwild.graph import Graph
 from hogwild.problems.base import Problem
 from hogwild.solvers.loop import Solver
+from hogwild_node.rules.base import Rule
 
 ENGINES: tuple[type[Engine], ...] = (
     LargeCpuEngine, CpuEngine, LargeGpuEngine, GpuEngine, SoftEngine,
@@ -34,3 +38,15 @@ def engine_for(problem: Problem, solver: Solver) -> Engine:
                 return found
             why = found
     return TorchEngine(problem, solver, why)
+
+
+def updates_for(rule: Rule, graph: Graph, h: Tensor, *, whole: bool = False) -> Updates | str:
+    """The updates of a rule that has begun at ``h`` [R, k, N], by the first engine that has them;
+    or why the rule itself computes them. ``whole``: most of them will be those of whole ticks."""
+    why = f"no updates are compiled for {h.device}"
+    for engine in ENGINES:
+        found = engine.updates(rule, graph, h, whole) if engine.device == h.device.type else None
+        if isinstance(found, Updates):
+            return found
+        why = found or why
+    return why

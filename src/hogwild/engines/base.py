@@ -1,22 +1,51 @@
-"""What every engine does: refuse a problem, with the reason, or solve it and differentiate."""
+"""What every engine does: refuse a problem, with the reason, or solve it and differentiate; and
+perhaps compute the updates of nodes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
+from hogwild.engines.ticks import Ticks
 from hogwild.errors import UnsupportedError
+from hogwild.graph import Graph, Star
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Objective, Problem
 from hogwild.problems.pinned import pinned
 from hogwild.solvers.adjoint import attach, rebuilt
 from hogwild.solvers.loop import Solver
+from hogwild_node.rules.base import Rule
+
+
+class Updates(ABC):
+    """The updates of a rule's nodes, as an engine computes them. The rule keeps its memory."""
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """What computes."""
+
+    @abstractmethod
+    def update(
+        self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
+    ) -> tuple[Tensor, Tensor | None]:
+        """What :meth:`~hogwild_node.rules.base.Rule.update` computes."""
+
+    @abstractmethod
+    def pose(self) -> None:
+        """Read the energy that the rule has now: one of the same shape, with other features."""
+
+    def ticks(self, depth: int, arrays: Mapping[str, Tensor]) -> Ticks | None:
+        """Whole ticks on these arrays of a simulation (:class:`~hogwild.engines.ticks.Ticks`), with
+        packets of at most this age; ``None``: the simulation keeps and finds packets itself."""
+        return None
 
 
 class Engine(ABC):
-    """A way to solve one problem.
+    """A way to solve one problem, and perhaps to compute the updates of nodes.
 
     Attributes:
         problem: The problem, attached to autograd where its solution is to be differentiated.
@@ -43,6 +72,12 @@ class Engine(ABC):
     @abstractmethod
     def of(cls, problem: Problem, solver: Solver) -> Engine | str:
         """The engine for this problem, or why it refuses."""
+
+    @classmethod
+    def updates(cls, rule: Rule, graph: Graph, h: Tensor, whole: bool) -> Updates | str | None:
+        """The updates of a rule that has begun at ``h`` [R, k, N], or why there are none; ``None``:
+        this engine only solves. ``whole``: most of them will be those of whole ticks."""
+        return None
 
     @property
     @abstractmethod

@@ -13,12 +13,12 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hogwild.engines.base import Engine
-from hogwild.engines.inputs import KernelInputs, Tensors
+from hogwild.engines.inputs import ACTIVATIONS, KernelInputs, Sizes, Tensors
+from hogwild.engines.rules import RuleKernel
 from hogwild.errors import FeatureError
 from hogwild.graph import Graph, kept, once
 from hogwild.kernels.native import Library, Missing, address, found
@@ -32,12 +32,11 @@ from hogwild.linalg.direct import (
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem
 from hogwild.problems.energy import Design, EnergyProblem
+from hogwild.solvers.adjoint import tolerance
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
-from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
-
-ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
-"""The activations of ``source/vectors.h``, in its order."""
+from hogwild_node.activations import SOFTPLUS
+from hogwild_node.rules.base import Rule
 
 _INT, _AT = ctypes.c_int64, ctypes.c_void_p
 PRODUCTS, ADJOINT_PRODUCTS = 20.0, 150.0
@@ -53,38 +52,6 @@ class Posed(ctypes.Structure):
         ("edges", _AT), ("weight", _AT), ("weight_replica", _INT), ("weight_head", _INT),
         ("loop_weight", _AT), ("method", _INT), ("held", _AT),
     )  # fmt: skip
-
-
-class Sizes:
-    """The sizes of a model, in the compiled library's memory."""
-
-    _known: dict[tuple[Library, Design], Sizes | None] = {}  # noqa: RUF012
-
-    def __init__(self, native: Library, design: Design) -> None:
-        numbers = [
-            design.channels, design.message_channels, design.heads, int(design.concat),
-            2 if design.both_ends else 1, int(design.sent_at_nodes),
-            list(ACTIVATIONS).index(design.act.name), int(design.gate == "relu"),
-        ]  # fmt: skip
-        for widths, monotone in zip(design.widths, design.monotone, strict=True):
-            numbers += [len(widths), len(monotone), *widths]
-        rising = np.array([m for some in design.monotone for m in some], dtype=np.uint8)
-        given = np.array(numbers, dtype=np.int64)
-        self.handle = native.sizes(given.ctypes.data, design.beta, rising.ctypes.data)
-        if self.handle:
-            shapes = np.zeros(5, dtype=np.int64)
-            native.shapes(self.handle, shapes.ctypes.data)
-            self.parameters, self.node_rows, self.edge_rows = shapes[:3].tolist()
-            self.node_fields, self.edge_fields = shapes[3:].tolist()
-
-    @classmethod
-    def of(cls, native: Library, design: Design) -> Sizes | None:
-        """The sizes; ``None`` where the library has no room for such networks."""
-        key = (native, design)
-        if key not in cls._known:
-            made = cls(native, design)
-            cls._known[key] = made if made.handle else None
-        return cls._known[key]
 
 
 @kept
@@ -163,6 +130,10 @@ class CpuEngine(Engine):
             return "the graph is large or has no small separators: other methods are cheaper there"
         return cls(native, problem, solver)
 
+    @classmethod
+    def updates(cls, rule: Rule, graph: Graph, h: Tensor, whole: bool) -> RuleKernel | str:
+        return RuleKernel.of(rule, graph, h, whole)
+
     @staticmethod
     def is_fastest_for(native: Library, problem: EnergyProblem) -> bool:
         """Whether the compiled solve is cheaper than batched operations on all graphs."""
@@ -240,7 +211,7 @@ class CpuEngine(Engine):
 
     @property
     def replicas(self) -> int:
-        return self.tensors.parameters.size(0)
+        return self.problem.replicas
 
     @once
     def _strides(self) -> tuple[int, int]:
@@ -319,7 +290,8 @@ class CpuEngine(Engine):
         )
         status = torch.empty(replicas, self.graph.num_graphs, dtype=torch.long, device=h.device)
         self._adjoint(h, gradient, out, status)
-        ended = Solution(gradient, status, torch.ones_like(status), h.new_zeros(status.shape))
+        # The library counts neither iterations nor residuals here.
+        ended = Solution(gradient, status, torch.full_like(status, -1), h.new_zeros(status.shape))
         weight, loop = out.weight, out.loop_weight
         if weight is not None and t.weight is not None:
             weight = weight.sum_to_size(t.weight.shape)
@@ -334,10 +306,8 @@ class CpuEngine(Engine):
     @property
     def rtol(self) -> float:
         """Relative tolerance of the adjoint where conjugate gradients solve it."""
-        if self.solver.adjoint_rtol is not None:
-            return self.solver.adjoint_rtol
-        # Gradients in float32 have no more digits.
-        return 1e-10 if self.problem.parameters[0].dtype == torch.float64 else 1e-6
+        wanted = self.problem.parameters[0].dtype
+        return tolerance(self.solver.adjoint_rtol, torch.float64, wanted)
 
     def _adjoint(self, h: Tensor, gradient: Tensor, into: Tensors, status: Tensor) -> None:
         """Write all gradients; those of weights for every replica and head."""

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from hogwild.engines.base import Engine
-from hogwild.engines.cpu import ACTIVATIONS, CpuEngine
+from hogwild.engines.cpu import CpuEngine
 from hogwild.engines.eager import TorchEngine
-from hogwild.engines.inputs import Tensors
+from hogwild.engines.inputs import ACTIVATIONS, Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import (
@@ -159,6 +159,10 @@ class DeviceEngine(CpuEngine):
     def holding(self, held: Tensor) -> TorchEngine:  # type: ignore[override]
         why = "some nodes are held, and kernels for a GPU move all nodes"
         return TorchEngine(self.problem, self.solver, why, held.bool())
+
+    @classmethod
+    def updates(cls, *_: object) -> None:  # type: ignore[override]
+        return None  # there is no kernel
 
     def gradient(self, h: Tensor) -> tuple[Tensor, Tensor]:
         return Engine.gradient(self, h)  # there is no kernel

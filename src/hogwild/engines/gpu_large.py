@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.engines.cpu import Sizes
 from hogwild.engines.gpu import HEADERS as SHARED
 from hogwild.engines.gpu import MOST_CHANNELS, DeviceEngine, GpuEngine, Options, index_of, prelude
-from hogwild.engines.inputs import Tensors
+from hogwild.engines.inputs import Sizes, Tensors
 from hogwild.graph import Graph, kept
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors

@@ -24,6 +24,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
@@ -38,6 +39,42 @@ from hogwild.kernels.native import (
     readable,
 )
 from hogwild.problems.energy import Design, EnergyProblem
+from hogwild_node.activations import SOFTPLUS, SQUAREPLUS
+
+ACTIVATIONS = {act.name: act for act in (SOFTPLUS, SQUAREPLUS)}
+"""The activations of ``source/vectors.h``, in its order."""
+
+
+class Sizes:
+    """The sizes of a model, in the compiled library's memory."""
+
+    _known: dict[tuple[Library, Design], Sizes | None] = {}  # noqa: RUF012
+
+    def __init__(self, native: Library, design: Design) -> None:
+        numbers = [
+            design.channels, design.message_channels, design.heads, int(design.concat),
+            2 if design.both_ends else 1, int(design.sent_at_nodes),
+            list(ACTIVATIONS).index(design.act.name), int(design.gate == "relu"),
+        ]  # fmt: skip
+        for widths, monotone in zip(design.widths, design.monotone, strict=True):
+            numbers += [len(widths), len(monotone), *widths]
+        rising = np.array([m for some in design.monotone for m in some], dtype=np.uint8)
+        given = np.array(numbers, dtype=np.int64)
+        self.handle = native.sizes(given.ctypes.data, design.beta, rising.ctypes.data)
+        if self.handle:
+            shapes = np.zeros(5, dtype=np.int64)
+            native.shapes(self.handle, shapes.ctypes.data)
+            self.parameters, self.node_rows, self.edge_rows = shapes[:3].tolist()
+            self.node_fields, self.edge_fields = shapes[3:].tolist()
+
+    @classmethod
+    def of(cls, native: Library, design: Design) -> Sizes | None:
+        """The sizes; ``None`` where the library has no room for such networks."""
+        key = (native, design)
+        if key not in cls._known:
+            made = cls(native, design)
+            cls._known[key] = made if made.handle else None
+        return cls._known[key]
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,26 @@
 """The compiled update of gradient steps and messages: the nodes of a tick in one call.
 
-:func:`kernel_of` says whether a rule has a compiled update. The rule keeps its memory, in tensors
-of its own, which the compiled code reads and writes; what the rule does besides updates (a new
-start, a crash) works on the same memory. The features' part of all networks is
-copied once, row by row (:class:`Rows`), so that a node with its edges is read in one piece.
+The rule keeps its memory, in tensors of its own, which the compiled code reads and writes; what the
+rule does besides updates (a new start, a crash) works on the same memory. The features' part of all
+networks is copied once, row by row (:class:`Rows`), so that a node with its edges is read in one
+piece.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hogwild.engines.cpu import ACTIVATIONS, Sizes
+from hogwild.engines.base import Updates
+from hogwild.engines.inputs import ACTIVATIONS, Sizes
+from hogwild.engines.ticks import Ticks, first_edges
 from hogwild.graph import Graph, Star
-from hogwild.kernels.native import Library, Missing, address, found, large_pages
+from hogwild.kernels.native import Library, Missing, address, found, large_pages, require
 from hogwild.problems.energy import Design
 from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
@@ -125,12 +128,6 @@ def side_by_side(remembered: dict[str, tuple[Any, str]]) -> tuple[dict[str, _Fie
     return found, rows
 
 
-def by_receiver(graph: Graph) -> tuple[Tensor, Tensor]:
-    """The edges by receiver: where each node's edges begin [N + 1], and their order [E]."""
-    order, begin = graph._rows
-    return begin, order
-
-
 @dataclass(frozen=True)
 class Rows:
     """The networks of an energy with their features, as the compiled code reads them."""
@@ -236,9 +233,9 @@ def _usual(design: Design) -> bool:
     return kinds == (1, True, "softplus", 2, 2) and design.widths == widths
 
 
-def _refusal(native: Library, rule: Rule, gradient: Any, graph: Graph, h: Tensor) -> str | None:
-    """Why a rule with these gradient steps, which has begun at ``h`` [R, k, N], has no compiled
-    update; ``None``: it has one."""
+def _refusal(native: Library, rule: Rule, graph: Graph, h: Tensor) -> str | None:
+    """Why a rule that has begun at ``h`` [R, k, N] has no compiled update; ``None``: it has one."""
+    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
     if type(gradient) is not GradientRule or type(gradient.model) is not Energy:
         return "only gradient steps and messages of energies of one round are compiled"
     model = gradient.model
@@ -260,55 +257,25 @@ def _refusal(native: Library, rule: Rule, gradient: Any, graph: Graph, h: Tensor
         curved and (rule.channels > MOST_CHANNELS or merged > MOST_MERGED)
     ):
         return "the model is wider than compiled updates are"
-    if not int(h.shape[0]) * (graph.num_edges + graph.num_nodes) > 0:
-        return "there are no nodes"
+    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
+        return f"a node has more than {MOST_DEGREE} edges"
     return None
 
 
-def kernel_of(rule: Rule, graph: Graph, h: Tensor, *, ticks: bool = False) -> RuleKernel | str:
-    """The compiled update on a CPU of a rule that has begun at ``h`` [R, k, N]; or why there is
-    none.
-
-    Args:
-        ticks: Most updates will be those of compiled ticks (:meth:`RuleKernel.turn`).
-    """
-    native = found()
-    if isinstance(native, Missing):
-        return f"there is no compiled library ({native.reason})"
-    gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
-    why = _refusal(native, rule, gradient, graph, h)
-    if why is not None:
-        return why
-    if h.device.type != "cpu":
-        return f"the run is on {h.device}; compiled updates are for a CPU"
-    if graph.num_edges and int(graph.in_degree.max()) > MOST_DEGREE:
-        return f"a node has more than {MOST_DEGREE} edges"
-    design = design_of(gradient.model, rule.channels)
-    return RuleKernel(native, rule, gradient, graph, design, int(h.shape[0]), ticks)
-
-
-class RuleKernel:
-    """The compiled update of one rule. Make it after :meth:`Rule.begin`."""
+class RuleKernel(Updates):
+    """The compiled update of one rule on a CPU. Make it after :meth:`Rule.begin`."""
 
     def __init__(
-        self,
-        native: Library,
-        rule: Rule,
-        gradient: GradientRule,
-        graph: Graph,
-        design: Design,
-        replicas: int,
-        ticks: bool,
+        self, native: Library, rule: Rule, graph: Graph, replicas: int, whole: bool
     ) -> None:
-        self.native, self.rule, self.graph, self.replicas = native, rule, graph, replicas
-        self.gradient, self.model = gradient, gradient.model
-        self.begin, self.order = by_receiver(graph)
-        order = self.order
-        assert isinstance(self.model, Energy)
+        gradient: Any = rule.gradient if isinstance(rule, MessageRule) else rule
+        self.native, self.rule, self.graph, self.gradient = native, rule, graph, gradient
+        self.order, self.begin = graph.by_receiver
+        order, design = self.order, design_of(gradient.model, rule.channels)
         # Where replicas are many, and steps are plain, lanes are replicas and not nodes.
         many = replicas >= LANES and not gradient.auto
-        beside = ticks and many and rule is gradient and _usual(design)
-        rows, sizes = Rows.of(self.model, order, beside), Sizes.of(native, design)
+        beside = whole and many and rule is gradient and _usual(design)
+        rows, sizes = Rows.of(gradient.model, order, beside), Sizes.of(native, design)
         assert sizes is not None
         step, rates = 2 if gradient.auto else 0, None
         if isinstance(gradient.rate, Tensor):
@@ -333,38 +300,34 @@ class RuleKernel:
         )  # fmt: skip
         self._turn = _Turn()
         self._rule_at, self._turn_at = ctypes.addressof(self._rule), ctypes.addressof(self._turn)
-        self._why = ctypes.create_string_buffer(512)
+
+    @classmethod
+    def of(cls, rule: Rule, graph: Graph, h: Tensor, whole: bool) -> RuleKernel | str:
+        """The update of a rule that has begun at ``h`` [R, k, N], or why there is none; ``whole``:
+        most updates will be those of whole ticks."""
+        native = found()
+        if isinstance(native, Missing):
+            return f"there is no compiled library ({native.reason})"
+        why = _refusal(native, rule, graph, h)
+        return cls(native, rule, graph, int(h.shape[0]), whole) if why is None else why
+
+    @property
+    def path(self) -> str:
+        return f"compiled ({self.native.instructions})"
+
+    def ticks(self, depth: int, arrays: Mapping[str, Tensor]) -> Ticks:
+        numbers = self.rule.channels + self.rule.letter_width
+        return Ticks(self, self.graph, depth, numbers, arrays)
 
     def pose(self) -> None:
-        """Read the energy that the rule has now: one of the same shape, with other features."""
-        self.model = self.gradient.model
-        assert isinstance(self.model, Energy)
-        rows = Rows.of(self.model, self.order)
+        rows = Rows.of(self.gradient.model, self.order)
         self._posed = rows  # the compiled code holds addresses only
         self._rule.weights = address(rows.weights)
         self._rule.of_edges, self._rule.of_nodes = address(rows.edges), address(rows.nodes)
 
-    def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
-        """Update the nodes of a tick, which read and write packets at the address ``post``."""
-        turn = self._turn
-        turn.size, turn.nodes, turn.first = nodes.numel(), address(nodes), address(first)
-        self._call(post, time, address(view))
-
-    def tick(self, clock: tuple[int, ...], time: int, post: int) -> int:
-        """A whole tick in one call: draw it with the clock at these addresses, and update its
-        nodes. Returns how many they are."""
-        at, *room = clock
-        count: int = self.native.tick(
-            at, self._rule_at, post, time, *room, torch.get_num_threads(), self._why, len(self._why)
-        )
-        if count < 0:
-            self._failed()
-        return count
-
     def update(
         self, h: Tensor, inbox: Tensor, mail: Tensor | None, at: Star
     ) -> tuple[Tensor, Tensor]:
-        """What :meth:`Rule.update` computes."""
         assert mail is not None, "the neighbours' letters"
         graph, turn = self.graph, self._turn
         h, inbox, mail = h.contiguous(), inbox.contiguous(), mail.contiguous()
@@ -372,7 +335,7 @@ class RuleKernel:
         if at.nodes is None:  # all nodes, with the edges in any order
             nodes, first, rows = torch.arange(graph.num_nodes), self.begin, self.order
         else:
-            nodes, first = at.nodes.contiguous(), self.first(at.nodes)
+            nodes, first = at.nodes.contiguous(), first_edges(graph, at.nodes)
         out, letters = torch.empty_like(h), torch.empty_like(mail)
         turn.size, turn.nodes, turn.first = nodes.numel(), address(nodes), address(first)
         for name, x, index in (("h", h, None), ("inbox", inbox, rows), ("mail", mail, rows),
@@ -381,22 +344,28 @@ class RuleKernel:
             where = address(index)
             setattr(turn, name, _Field(address(x), where, 1, fields * count, count))
         turn.also = _Field()
-        self._call(None, 0, None)
+        self.call(None, 0, None)
         return out, letters
 
-    def first(self, nodes: Tensor) -> Tensor:
-        """Where each node's edges begin among the edges into these nodes, [A + 1]."""
-        first = torch.zeros(nodes.numel() + 1, dtype=torch.long)
-        torch.cumsum(self.graph.in_degree[nodes], 0, out=first[1:])
-        return first
+    def turn(self, nodes: Tensor, first: Tensor, view: Tensor, time: int, post: int) -> None:
+        """Update the nodes of a tick, which read and write packets at the address ``post``."""
+        self._turn.size, self._turn.nodes = nodes.numel(), address(nodes)
+        self._turn.first = address(first)
+        self.call(post, time, address(view))
 
-    def _call(self, post: int | None, time: int, view: int | None) -> None:
-        failed = self.native.turn(
-            self._rule_at, self._turn_at, post, time, view, torch.get_num_threads(), self._why,
-            len(self._why),
-        )  # fmt: skip
-        if failed:
-            self._failed()
+    def call(self, post: int | None, time: int, view: int | None) -> None:
+        """Update the nodes of the turn."""
+        found, why = self.native.call(
+            "turn", self._rule_at, self._turn_at, post, time, view, torch.get_num_threads()
+        )
+        require((found, why))
 
-    def _failed(self) -> NoReturn:
-        raise MemoryError(f"the compiled update failed: {self._why.value.decode()}")
+    def tick(self, clock: tuple[int, ...], time: int, post: int) -> int:
+        """Draw a tick with the clock at these addresses, and update its nodes, in one call. Returns
+        how many they are."""
+        at, *room = clock
+        count, why = self.native.call(
+            "tick", at, self._rule_at, post, time, *room, torch.get_num_threads()
+        )
+        require((count < 0, why))
+        return int(count)

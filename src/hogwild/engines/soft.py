@@ -22,7 +22,7 @@ from torch import Tensor
 from hogwild.engines import soft_gpu
 from hogwild.engines.base import Engine
 from hogwild.engines.eager import TorchEngine
-from hogwild.kernels.native import Library, address, library
+from hogwild.kernels.native import Library, Missing, address, found, library
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem
 from hogwild.problems.soft import SoftProblem
@@ -337,12 +337,11 @@ class SoftRows:
 
 
 class SoftEngine(Engine):
-    """A soft energy in rows. Its own solver takes all steps at once; other solvers, and
-    ill-conditioned energies, take theirs on torch.
+    """A soft energy in rows, of which all steps are taken at once.
 
     Args:
         problem: The energy.
-        solver: The solver.
+        solver: Accelerated steps.
     """
 
     kind = SoftProblem
@@ -353,27 +352,27 @@ class SoftEngine(Engine):
         self.native = library() if problem.local.anchor.device.type == "cpu" else None
 
     @classmethod
-    def of(cls, problem: Problem, solver: Solver) -> SoftEngine:
+    def of(cls, problem: Problem, solver: Solver) -> SoftEngine | str:
         assert isinstance(problem, SoftProblem)
+        device = problem.local.anchor.device.type
+        if type(solver) is not TripleMomentum:  # a subclass may change any step
+            return f"solver={solver}, and the compiled solve is TripleMomentum()"
+        if problem.condition > solver.most:
+            return (
+                f"the condition number {problem.condition:g} is above {solver.most:g}, the largest "
+                f"one that the compiled solve takes"
+            )
+        native = found()
+        if device == "cpu" and isinstance(native, Missing):
+            return f"there is no compiled library ({native.reason})"
         return cls(problem, solver)
 
     @property
     def path(self) -> str:
-        if type(self.solver) is TripleMomentum and not self._is_fast(self.solver):
-            return (
-                f"torch: the condition number {self.problem.condition:g} is above "
-                f"{self.solver.most:g}, the largest one that the compiled solve takes"
-            )
-        if not self._is_fast(self.solver):
-            return f"torch: solver={self.solver}, and the compiled solve is TripleMomentum()"
         if self.native is not None:
             return f"compiled ({self.native.instructions})"
         on = self.problem.local.anchor.device
         return f"compiled ({on})" if soft_gpu.fused(self.rows) else "torch: there is no kernel"
-
-    def _is_fast(self, solver: Solver) -> bool:
-        """Whether this solver takes accelerated steps."""
-        return type(solver) is TripleMomentum and self.problem.condition <= solver.most
 
     def holding(self, held: Tensor) -> TorchEngine:
         return TorchEngine(self.problem, self.solver, "some nodes are held", held.bool())
@@ -383,11 +382,11 @@ class SoftEngine(Engine):
         problem, method = self.problem.detach(), solver or self.solver
         start = problem.start() if h0 is None else h0
         atol, rtol = method.tolerances(start.dtype)
-        if self._is_fast(method) and self.native is not None:
+        if self.native is not None:
             limits = {"atol": atol, "rtol": rtol, "most": method.max_iter}
             return self.rows.compiled(self.native, start.mT, None, **limits)
         # No number of steps, known beforehand, reaches an absolute tolerance surely.
-        if not self._is_fast(method) or not start.is_cuda or not rtol:
+        if not start.is_cuda or not rtol:
             return solve(problem, method, start)
         y, gradient, count = self.rows.steps(start.mT, rtol, method.max_iter)
         residual = problem.graph.norm(gradient.mT)

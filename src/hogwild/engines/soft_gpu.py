@@ -39,10 +39,10 @@ from hogwild_node.soft import WIDTH, Soft
 if TYPE_CHECKING:
     from hogwild.engines.soft import SoftRows
 
-THREADS, RESIDENT = 512, 1
+THREADS, RESIDENT = 512, 2
 """Threads of a block, and blocks that share a multiprocessor."""
-TILE = 8
-"""Nodes that a block computes together, as in ``soft.cu``."""
+TILE = 16
+"""Nodes that a block computes together."""
 MOST_DEGREE = 4_096
 """Edges of a node above which the threads that add them up, one a channel, are too slow (a guess:
 no run on a GPU has measured it)."""
@@ -51,7 +51,7 @@ ARRAYS = (
     "back", "low", "high", "inner_low", "inner_high", "along", "inside", "anchor", "y", "x",
     "before", "sent", "arrived",
 )  # fmt: skip
-SIZES = ("replicas", "nodes", "edges", "k", "w", "o", "heads", "stride", "steps")
+SIZES = ("replicas", "nodes", "edges", "k", "w", "o", "heads", "stride", "steps", "held")
 BOUNDS = ("beta", "least", "most", "width")
 
 
@@ -82,14 +82,14 @@ def ends(graph: Graph) -> list[Tensor]:
         edge = torch.argsort(near, stable=True)
         first = near.new_zeros(graph.num_nodes + 1)
         first[1:] = torch.bincount(near, minlength=graph.num_nodes).cumsum(0)
-        found += [first, edge, far[edge]]
+        found += [first.int(), edge.int(), far[edge].int()]
     return found
 
 
 def prelude(dtype: torch.dtype) -> str:
     """The constants that the source is compiled with."""
     real = {torch.float32: "float", torch.float64: "double"}[dtype]
-    numbers = {"REAL": real, "THREADS": THREADS, "RESIDENT": RESIDENT}
+    numbers = {"REAL": real, "THREADS": THREADS, "RESIDENT": RESIDENT, "TILE": TILE}
     return "".join(f"#define HOG_{name} {value}\n" for name, value in numbers.items())
 
 
@@ -115,13 +115,16 @@ def functions(dtype: torch.dtype, device: int) -> dict[str, ctypes.c_void_p] | N
 
 
 def _index(x: Tensor) -> int:
-    return torch.cuda.current_device() if x.device.index is None else x.device.index
+    return x.device.index or 0
 
 
-def _shared(rows: SoftRows) -> int:
-    """Bytes of shared memory of a block."""
+def _room(rows: SoftRows) -> tuple[int, bool]:
+    """Bytes of shared memory of a block, and whether it holds B there."""
     *_, m, k = rows.back.shape
-    return TILE * (m + k) * rows.back.dtype.itemsize
+    tile, matrix = (n * rows.back.dtype.itemsize for n in ((TILE + 4) * (m + k), k * (m + 1)))
+    matrix = -(-matrix // 64) * 64
+    held = tile + matrix <= most_shared(_index(rows.anchor))
+    return tile + held * matrix, held
 
 
 def fused(rows: SoftRows, *others: Tensor) -> bool:
@@ -135,11 +138,11 @@ def fused(rows: SoftRows, *others: Tensor) -> bool:
         return False  # torch broadcasts
     if len({(x.dtype, x.device) for x in (*every, *rows.scales)}) > 1:
         return False  # torch converts, or says what is wrong
-    device, shared = _index(rows.anchor), _shared(rows)
+    device, (shared, _) = _index(rows.anchor), _room(rows)
     kernels = functions(rows.anchor.dtype, device)
     if kernels is None or shared > most_shared(device) or degree(rows.graph) > MOST_DEGREE:
         return False
-    return resident(kernels["hog_soft"], THREADS, shared, device) >= RESIDENT
+    return resident(kernels["hog_soft"], THREADS, shared, device) > 0
 
 
 def run(
@@ -163,7 +166,7 @@ def run(
     sent = rows.back.new_empty(2, r, n, rows.back.size(1))
     arrived = torch.zeros(1, dtype=torch.int32, device=sent.device)
     given, _alive = _posed(rows, steps, along, inside, anchor, *state, sent, arrived)
-    _launch("hog_soft", rows, r * -(-n // TILE), _shared(rows), given)
+    _launch("hog_soft", rows, r * -(-n // TILE), _room(rows)[0], given)
 
 
 def cotangents(rows: SoftRows, h: Tensor, dual: Tensor) -> list[Tensor]:
@@ -236,7 +239,8 @@ def _posed(rows: SoftRows, steps: int, *arrays: Tensor | None) -> tuple[Argument
     scales = rows.scales if for_all else [x.expand(r, -1, -1) for x in rows.scales]
     every = [*ends(rows.graph), *scales, rows.back.mT, rows.back, *rows.ramps, *arrays]
     alive = [None if x is None else x.contiguous() for x in every]
-    sizes = r, n, edges, k, rows.width, rows.own, heads, 0 if for_all else heads * edges, steps
+    stride, (_, held) = 0 if for_all else heads * edges, _room(rows)
+    sizes = r, n, edges, k, rows.width, rows.own, heads, stride, steps, held
     bounds = rows.beta, rows.beta, rows.condition * rows.beta, WIDTH
     return Arguments(*map(address, alive), *sizes, *bounds), alive
 
@@ -248,6 +252,7 @@ def _launch(name: str, rows: SoftRows, blocks: int, shared: int, *arguments: Any
     assert kernels is not None
     pointers, _alive = argument_addresses(arguments)
     start = launch_together if name == "hog_soft" else launch
-    grid = min(RESIDENT * multiprocessors(device), blocks), 1
+    together = min(RESIDENT, resident(kernels[name], THREADS, shared, device))
+    grid = min(together * multiprocessors(device), blocks), 1
     with torch.cuda.device(device):
         start(kernels[name], grid, THREADS, shared, stream.cuda_stream, pointers)

@@ -2,22 +2,24 @@
 
 A node sends when it updates, and late packets can be delivered late (:class:`Outbox`). All arrays
 belong to the simulation; compiled code reads and writes them in place (:class:`Clock`,
-:class:`Post`).
+:class:`Ticks`).
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from hogwild.engines.rules import by_receiver
 from hogwild.graph import Graph, Star
 from hogwild.kernels.native import address, large_pages, library
-from hogwild_node.rules.base import Kept
+from hogwild_node.rules.base import Survivors
+
+if TYPE_CHECKING:
+    from hogwild.engines.rules import RuleKernel
 
 _INT, _AT = ctypes.c_int64, ctypes.c_void_p
 
@@ -64,7 +66,7 @@ class Clock:
         native = library()
         assert native is not None, "a compiled library"
         self._draw, n, e = native.draw, graph.num_nodes, graph.num_edges
-        begin, self._order = by_receiver(graph)
+        self._order, begin = graph.by_receiver
         # What is drawn for edges lies in the order in which it is read.
         self._view, edge_keys = view[self._order], edge_keys[self._order]
         self._alive = (begin, node_keys, edge_keys, next, self._view)
@@ -87,10 +89,11 @@ class Clock:
         return torch.empty_like(self._view).index_copy_(0, self._order, self._view)
 
 
-class Post:
-    """Where the packets of a simulation lie, and what it counts.
+class Ticks:
+    """Whole ticks in compiled code: where the packets of a simulation lie, and what it counts.
 
     Args:
+        kernel: The updates.
         graph: The graph.
         depth: Age of the oldest packet.
         numbers: Numbers in a packet of one replica.
@@ -98,10 +101,11 @@ class Post:
     """
 
     def __init__(
-        self, graph: Graph, depth: int, numbers: int, arrays: Mapping[str, Tensor]
-    ) -> None:
-        n, e = graph.num_nodes, graph.num_edges
-        _, order = by_receiver(graph)
+        self, kernel: RuleKernel, graph: Graph, depth: int, numbers: int,
+        arrays: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        n, order = graph.num_nodes, graph.by_receiver[0]
+        self.kernel, self.graph = kernel, graph
         self.oldest = torch.tensor([-1, -1])  # no age has been counted
         self.ages, self.room = [torch.zeros(0, dtype=torch.long) for _ in range(2)], 0
         given = {**arrays, "oldest_ages": self.oldest, "src": graph.src[order],
@@ -110,12 +114,24 @@ class Post:
         versions = arrays["content"].numel() // max(n, 1)
         self._alive = given
         self._post = _Post(
-            nodes=n, edges=e, versions=versions, depth=depth, numbers=numbers,
+            nodes=n, edges=graph.num_edges, versions=versions, depth=depth, numbers=numbers,
             **{name: address(x) for name, x in given.items()},
         )  # fmt: skip
-        self.at = ctypes.addressof(self._post)
+        self._at = ctypes.addressof(self._post)
 
-    def make_room(self, time: int) -> None:
+    def turn(self, nodes: Tensor, first: Tensor | None, view: Tensor, time: int) -> None:
+        """Update these nodes [A], whose edges begin at ``first`` [A + 1] among the edges into them,
+        where they hold packets of the times ``view``."""
+        self._make_room(time)
+        first = first_edges(self.graph, nodes) if first is None else first
+        self.kernel.turn(nodes, first, view, time, self._at)
+
+    def tick(self, clock: Clock, time: int) -> None:
+        """Draw a tick, and update its nodes, in one call."""
+        self._make_room(time)
+        self.kernel.tick(clock.at, time, self._at)
+
+    def _make_room(self, time: int) -> None:
         """Make room to count ages up to ``time``."""
         if self.room <= time:
             self.room = max(2 * time, 1024)
@@ -128,6 +144,13 @@ class Post:
     def counts(self, kind: int) -> Tensor:
         """How often packets (0), or their content (1), had each age."""
         return self.ages[kind][: int(self.oldest[kind]) + 1]
+
+
+def first_edges(graph: Graph, nodes: Tensor) -> Tensor:
+    """Where each node's edges begin among the edges into these nodes, [A + 1]."""
+    first = torch.zeros(nodes.numel() + 1, dtype=torch.long)
+    torch.cumsum(graph.in_degree[nodes], 0, out=first[1:])
+    return first
 
 
 class Outbox:
@@ -166,7 +189,7 @@ class Outbox:
         self.current = self.latest.repeat(depth + 1)
         self.time = time
 
-    def follow(self, before: Outbox, kept: Kept) -> None:
+    def follow(self, before: Outbox, kept: Survivors) -> None:
         """Take over what the nodes that stayed have sent, to everybody and along the edges that
         stayed. On a new edge lies the first letter, whichever version is asked for."""
         (here, there), n, old = kept.nodes, self.graph.num_nodes, before.graph.num_nodes

@@ -33,7 +33,7 @@ from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph import Graph, Star
 from hogwild.metrics import METRICS, Metric
 from hogwild.progress import aligned, shown, size, wrapped
-from hogwild_node.rules.base import Kept, Rule
+from hogwild_node.rules.base import Rule, Survivors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -211,7 +211,7 @@ class RumourRule(Rule):
     def forget(self, nodes: Tensor) -> None:
         pass  # a node that forgets starts with its own rumour, which the simulation restores
 
-    def keep(self, before: RumourRule, kept: Kept) -> None:
+    def keep(self, before: RumourRule, kept: Survivors) -> None:
         pass
 
 

@@ -1,4 +1,4 @@
-"""What asynchronous runs end with, and who measures them."""
+"""What asynchronous runs end with."""
 
 from __future__ import annotations
 
@@ -7,28 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from hogwild.asynchrony.trace import Trace
 from hogwild.executors.deadlines import Deadlines, Price
-from hogwild.executors.simulation import NUMBER, Ages, Settings, Simulation
-from hogwild.ops import as_field
-from hogwild.progress import bar
+from hogwild.executors.simulation import Ages, Settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from hogwild.executors.simulate import Case
-
-PATIENCE, MARGIN = 500, 0.01
-"""Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
-the answer fell by the share ``MARGIN``."""
-SHARE = 50
-"""Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
-SPACING = 1.15
-"""Costs are noted at a tick that is so many times the tick of the note before, or at the next."""
 ASSUMED = {
     "a": "every node keeps updating",
     "b": "the age of packets is bounded",
@@ -76,7 +63,6 @@ class Run:
         reference: The synchronous embeddings, [N, k].
         deviation: Largest distance from the synchronous embeddings, relative to their largest
             entry, for each run and graph, [Q, G]; of a stack, that of its worst level.
-        converged: Whether the deviation is within the tolerance, [Q, G].
         updates: Updates of each node, [Q, N].
         packets: Packets that each node sent, [Q, N].
         saved: Packets that an event trigger kept back, [Q, N].
@@ -105,7 +91,6 @@ class Run:
     h: Tensor
     reference: Tensor
     deviation: Tensor
-    converged: Tensor
     updates: Tensor
     packets: Tensor
     saved: Tensor
@@ -125,6 +110,11 @@ class Run:
     settings: Settings
     seconds: float
     path: str = ""
+
+    @property
+    def converged(self) -> Tensor:
+        """Whether the deviation is within the tolerance, [Q, G]."""
+        return self.deviation <= self.tol
 
     @property
     def rule(self) -> str:
@@ -156,8 +146,8 @@ class Run:
         return math.ceil(total / unit) * unit  # two digits: it is a guess
 
     def plot(self, path: str | Path | None = None) -> Figure:
-        """The error by deadline, with the light cone; with ``history`` the deviation over time
-        beside it."""
+        """The error by deadline, with the light cone; and the deviation over time, as finely as
+        ``history`` recorded it."""
         from hogwild.plots.courses import overview
 
         return overview(self, path)
@@ -174,221 +164,3 @@ class Run:
             f"{self.price}; simulated in {self.seconds:.2f} s\n"
             f"{self.staleness}\ntheorems assume {held}\n\n{self.deadlines}"
         )
-
-
-def looks(t: int) -> bool:
-    """Whether a run is looked at after tick ``t``: after every tick at first, less often later."""
-    return t % max(1, t // SHARE) == 0
-
-
-class Monitor:
-    """Measures the distance of every run from the synchronous answer, and ends runs.
-
-    Args:
-        simulation: The simulation.
-        settings: The tolerance, what is recorded, and the impairments.
-        ticks: Ticks after which the simulation ends in any case.
-        case: The model, its graphs and the synchronous answers.
-    """
-
-    def __init__(self, simulation: Simulation, settings: Settings, ticks: int, case: Case) -> None:
-        self.simulation, self.graph, self.case = simulation, simulation.graph, case
-        self.settings, self.ticks = settings, ticks
-        self.many, self.answer = case.inputs.repeat(settings.runs), case.answer
-        dtype = simulation.h.dtype
-        repeated = (as_field(one.value, dtype).repeat(1, 1, settings.runs) for one in case.levels)
-        self.targets = list(repeated)  # the answers of all levels, [R, k, Q·N] each
-        tiny = torch.finfo(dtype).tiny
-        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in self.targets]
-        self.deviation = self._distance()
-        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
-        exact = all(impairment.exact for impairment in settings.impairments)
-        self.stall = None if exact else Stall()
-        self.stalled = False
-        self.times: list[int] = []
-        self.history: list[Tensor] = []
-        self.embeddings: list[Tensor] = []
-        self.noted: list[int] = []  # ticks; then counts of a node, deviations, errors
-        self.notes: dict[str, list[Tensor]] = {"counts": [], "deviation": [], "error": []}
-        self._note(0)
-
-    def run(self, trace: Trace | None, progress: bool | None) -> None:
-        """Run until nothing is left to do, or to the last tick; the trace is filled."""
-        simulation, ticks = self.simulation, self.ticks
-        goal = "" if self.goal is None else f" of {self.goal:.0e}"
-        total = ticks if self.goal is None and not simulation.rule.ends else None
-        with bar(total, progress, "tick", "simulating") as shown:
-            for t in range(ticks):
-                if trace is None:
-                    simulation.advance()
-                else:
-                    trace.append(simulation.step())
-                shown.update()
-                if self.look(t):
-                    break
-                if not shown.disable and looks(t):
-                    text = f"deviation {float(self.deviation.max()):.1e}{goal}"
-                    shown.set_postfix_str(text, False)
-
-    def _counts(self) -> list[Tensor]:
-        """Updates, packets, bytes and solves of every node so far, [Q, N] each."""
-        tally = self.simulation.tally
-        counts = (tally.updates, tally.packets, NUMBER * tally.numbers, self.simulation.solved)
-        return [count.view(self.settings.runs, -1) for count in counts]
-
-    def _note(self, ticks: int) -> None:
-        """Note what the runs have cost after so many ticks, and what they are worth."""
-        means = [count.double().mean(1).cpu() for count in self._counts()]
-        self.noted.append(ticks)
-        self.notes["counts"].append(torch.stack(means))
-        self.notes["deviation"].append(self._per_graph(self.deviation.double().cpu()))
-        if self.case.score is not None:
-            h = self.h.mT.to(self.answer.dtype)
-            out = self.case.model.read(h if self.answer.dim() == 3 else h[0], self.many)
-            out = out.unflatten(-2, (self.settings.runs, -1)).movedim(-3, 0)
-            self.notes["error"].append(self.case.score(out))
-        self.due = max(ticks + 1, int(np.ceil(SPACING * ticks)))
-
-    @property
-    def goal(self) -> float | None:
-        """The deviation at which runs end; ``None``: they do not end at a deviation."""
-        return None if self.simulation.rule.ends else self.settings.tol
-
-    @property
-    def h(self) -> Tensor:
-        """The model's embeddings, those of the last levels, [R, k, Q·N]."""
-        return self.simulation.h[:, -self.answer.size(-1) :]
-
-    def _distance(self) -> Tensor:
-        """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""
-        levels = self.simulation.h.split([target.size(1) for target in self.targets], 1)
-        found = [
-            self.graph.norm(h - target) / scale
-            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
-        ]
-        return torch.stack(found).amax(0)
-
-    def look(self, t: int) -> bool:
-        """Look at the runs after tick ``t``; returns whether nothing is left to do."""
-        times, last = self.settings.history, t == self.ticks - 1
-        record = t % times == 0 if isinstance(times, int) else times is not None and t in times
-        if not (record or looks(t) or last or t == self.ticks // 2):
-            return False
-        self.deviation = self._distance()
-        over = self._over(t)
-        if over or last or t + 1 >= self.due:
-            self._note(t + 1)
-        if record:
-            self.times.append(t)
-            self.history.append(self._per_graph(self.deviation.clone()))
-            if self.settings.keep_embeddings:
-                self.embeddings.append(self._per_run(self.h.clone()))
-        return over
-
-    def _over(self, t: int) -> bool:
-        """Whether nothing is left to do after tick ``t``."""
-        if self.simulation.rule.ends:
-            return self.simulation.finished
-        if self.goal is None:
-            return False
-        fresh = (self.deviation <= self.goal).all(0) & (self.reached < 0)
-        if bool(fresh.any()):
-            self.reached[fresh] = t
-            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
-        over = self.reached >= 0
-        if self.stall is not None and not bool(over.all()):
-            # While news still travels, the sum of all distances falls even where the largest one
-            # does not.
-            gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
-            over = over | self.stall.look(t, torch.stack([self.deviation, self.graph.sum(gaps)]))
-            self.stalled = bool(over.all())
-        return bool(over.all())
-
-    # -- what the runs ended with ------------------------------------------------------------------
-
-    def _per_run(self, h: Tensor) -> Tensor:
-        """[R, k, Q·N] -> [Q, (R,) N, k]."""
-        h = h.mT.unflatten(1, (self.settings.runs, -1)).movedim(1, 0).to(self.answer.dtype)
-        return h if self.answer.dim() == 3 else h[:, 0]
-
-    def _per_graph(self, x: Tensor) -> Tensor:
-        """[R, Q·G] -> [Q, (R,) G]."""
-        x = x.unflatten(-1, (self.settings.runs, -1)).movedim(-2, 0)
-        return x if self.answer.dim() == 3 else x[:, 0]
-
-    def report(
-        self,
-        bounds: tuple[int, int] | None,
-        trace: Trace | None,
-        replay: Trace | None,
-        seconds: float,
-    ) -> Run:
-        """What the runs ended with, where the bounds (S, D) held."""
-        case, score = self.case, self.case.score
-        noted = {name: torch.stack(each) for name, each in self.notes.items() if each}
-        updates, packets, sent, solved = noted["counts"].unbind(1)
-        deadlines = Deadlines(
-            torch.tensor(self.noted), updates, packets, sent, solved, noted["deviation"],
-            noted.get("error"), None if score is None else score(case.prediction),
-            None if score is None else score.metric, case.note, self.graph, self.settings, replay,
-        )  # fmt: skip
-        simulation, settings = self.simulation, self.settings
-        held = bounds or (settings.stagger, settings.delay)
-        bound, h = max(held[0], held[1] + 1), self._per_run(self.h)
-        (packet, content), deviation = simulation.ages(), self._per_graph(self.deviation)
-        updates, packets, sent, solved = self._counts()
-        tol = settings.tol or 1e-6
-        return Run(
-            predictions=torch.stack([case.model.read(each, case.inputs) for each in h]),
-            h=h,
-            reference=self.answer,
-            deviation=deviation,
-            converged=deviation <= tol,
-            updates=updates,
-            packets=packets,
-            saved=simulation.tally.saved.view(settings.runs, -1),
-            bytes=sent,
-            solved=solved,
-            staleness=Staleness(
-                packet,
-                content,
-                bound,
-                bounds is not None,
-                settings.content_age(held, simulation.rule.letter_width > 0),
-            ),
-            assumptions={
-                "a": simulation.longest_gap() <= bound,
-                "b": packet.largest < bound,
-                "c": True,
-            },
-            ticks=simulation.tally.ticks,
-            tol=tol,
-            stalled=self.stalled,
-            reached=self.reached.view(settings.runs, -1),
-            history=torch.stack(self.history) if self.history else None,
-            history_ticks=self.times,
-            embeddings=torch.stack(self.embeddings) if self.embeddings else None,
-            trace=trace,
-            deadlines=deadlines,
-            settings=settings,
-            seconds=seconds,
-            path=simulation.path,
-        )
-
-
-class Stall:
-    """Knows when runs last came nearer to the answer: one of their distances fell by
-    :data:`MARGIN`."""
-
-    def __init__(self) -> None:
-        self.best = self.since = torch.empty(0)
-
-    def look(self, t: int, distances: Tensor) -> Tensor:
-        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
-        distances [kinds, R, Q·G] after tick ``t``."""
-        if not self.best.numel():
-            self.best, self.since = distances, torch.full_like(distances, t)
-        better = distances < (1.0 - MARGIN) * self.best
-        self.best = torch.where(better, distances, self.best)
-        self.since = torch.where(better, t, self.since)
-        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)

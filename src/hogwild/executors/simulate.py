@@ -1,42 +1,46 @@
-"""``hogwild.simulate``: run a model on graphs asynchronously; and the same with gradients."""
+"""``hogwild.simulate``: run a model on graphs asynchronously, and measure how near runs are."""
 
 from __future__ import annotations
 
 import math
 import time as clock
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch_geometric.data import Batch, Data
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Timetable
 from hogwild.asynchrony.trace import Replay, Trace
-from hogwild.errors import AsynchronyError, ConfigError, InputError, require_positive
-from hogwild.executors.run import Monitor, Run
+from hogwild.errors import InputError
+from hogwild.executors.deadlines import Deadlines
+from hogwild.executors.run import Run, Staleness
 from hogwild.executors.simulation import Settings, Simulation
 from hogwild.graph.inputs import Inputs, graphs_of
 from hogwild.linalg.solution import Solution
-from hogwild.metrics import Metric
-from hogwild.metrics import Score as Function
-from hogwild.metrics import choose as metric_for
-from hogwild.models.base import Model
-from hogwild.models.layered import LayeredGNN
-from hogwild.models.stack import StackProblem
+from hogwild.metrics import Score, Scorer
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import runnable
-from hogwild.nn.norm import BatchNorm
-from hogwild.rules import AnyProblem, choose, fitting
+from hogwild.ops import as_field
+from hogwild.progress import bar
+from hogwild.rules import AnyProblem, choose
 
 ABOUT = ("stagger", "delay", "seed", "runs", "bounds")
 """What a trace says about the settings that it was drawn with, beside their impairments."""
+PATIENCE, MARGIN = 500, 0.01
+"""Runs with wrong packets have stalled after at least ``PATIENCE`` ticks in which no distance from
+the answer fell by the share ``MARGIN``."""
+SHARE = 50
+"""Looks at a run are at most a fiftieth of its ticks apart, so that its price is right to 2 %."""
+SPACING = 1.15
+"""Costs are noted at a tick that is so many times the tick of the note before, or at the next."""
 
 
 def simulate(
@@ -57,7 +61,7 @@ def simulate(
     keep_embeddings: bool = False,
     record: bool | str | Path = False,
     replay: Trace | str | Path | None = None,
-    metric: str | Function | None = None,
+    metric: str | Score | None = None,
     higher_is_better: bool | None = None,
     target: Tensor | None = None,
     mask: Tensor | None = None,
@@ -112,7 +116,12 @@ def simulate(
         history, keep_embeddings, radius,
     )  # fmt: skip
     case = Case(runnable(model), data)
-    case.score_by(metric, higher_is_better, target, mask)
+    try:
+        case.score_by(metric, higher_is_better, target, mask)
+    except InputError as error:
+        if any(given is not None for given in (metric, higher_is_better, target, mask)):
+            raise
+        case.note = f"no error of the task: {error}"
     return case.run(settings, record, replay, progress)
 
 
@@ -123,7 +132,7 @@ class Case:
         self.model = model
         self.data = data if isinstance(data, Data | Inputs) else graphs_of(data)
         self.inputs = Inputs.of(self.data)
-        self.score: Score | None = None
+        self.score: Scorer | None = None
         self.note = ""  # why there is no score
 
     @contextmanager
@@ -140,19 +149,17 @@ class Case:
         return problem
 
     @cached_property
-    def levels(self) -> list[Solution]:
-        """The synchronous answers of all layers that are solved."""
+    def solution(self) -> Solution:
+        """The synchronous answer."""
         with self._quietly():
             self.model.require_asynchronous(self.inputs)
-            solutions: list[Solution] = self.model.solutions(self.inputs)
-        return solutions
+            solution: Solution = self.model.embed(self.inputs)
+        return solution
 
-    @cached_property
+    @property
     def answer(self) -> Tensor:
         """The synchronous embeddings, [(R,) N, k]."""
-        with self._quietly():
-            answer: Tensor = self.model.joined(self.levels).value
-        return answer
+        return self.solution.value
 
     @cached_property
     def prediction(self) -> Tensor:
@@ -161,15 +168,20 @@ class Case:
             prediction: Tensor = self.model.read(self.answer, self.inputs)
         return prediction
 
-    def score_by(self, *given: Any) -> None:
-        """Choose how predictions are scored, by the last four arguments of :func:`score_of`. Where
-        none is given and the targets do not fit, there is no score, and a note why."""
-        try:
-            self.score = score_of(self.prediction, self.data, *given)
-        except InputError as error:
-            if any(argument is not None for argument in given):
-                raise
-            self.note = f"no error of the task: {error}"
+    def score_by(
+        self,
+        metric: str | Score | None,
+        higher_is_better: bool | None,
+        target: Tensor | None,
+        mask: Tensor | None,
+    ) -> None:
+        """Score predictions as :func:`hogwild.robustness` does, if there are targets; targets that
+        do not fit raise."""
+        if target is None:
+            target = getattr(self.data, "y", None)
+            if isinstance(self.data, list):
+                target = Batch.from_data_list(self.data).y
+        self.score = Scorer.of(self.prediction, target, metric, higher_is_better, mask)
 
     def run(
         self,
@@ -206,167 +218,203 @@ class Case:
             return monitor.report(bounds, trace, replay, clock.perf_counter() - begun)
 
 
-@dataclass(frozen=True)
-class Score:
-    """A metric of predictions [..., N, out] against given targets.
-
-    Attributes:
-        metric: The metric.
-        target: The targets of the items that count.
-        keep: Which items count, [N]; ``None``: all.
-    """
-
-    metric: Metric
-    target: Tensor
-    keep: Tensor | None = None
-
-    def __call__(self, prediction: Tensor) -> Tensor:
-        """The metric of predictions [..., N, out], [...] in double precision on the CPU."""
-        chosen = prediction if self.keep is None else prediction[..., self.keep, :]
-        return self.metric(chosen, self.target).double().cpu()
+def looks(t: int) -> bool:
+    """Whether a run is looked at after tick ``t``: after every tick at first, less often later."""
+    return t % max(1, t // SHARE) == 0
 
 
-def score_of(
-    prediction: Tensor,
-    data: Data | Sequence[Data],
-    metric: str | Function | None = None,
-    higher_is_better: bool | None = None,
-    target: Tensor | None = None,
-    mask: Tensor | None = None,
-) -> Score | None:
-    """The score of predictions like these, [..., N, out]; ``None``: there are no targets. The
-    other arguments are those of :func:`hogwild.robustness`; targets that do not fit raise."""
-    if target is None:
-        target = (data if isinstance(data, Data) else Batch.from_data_list(list(data))).y
-    keep = None if mask is None else _check_mask(mask, prediction.size(-2))
-    if target is None:
-        if metric is not None:
-            raise InputError(
-                f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
-            )
-        return None
-    if target.is_floating_point() and bool(target.isnan().any()):
-        raise InputError(
-            f"NaN values in the target: {int(target.isnan().sum())}; expected numbers, "
-            f"or target= and mask= without those that are missing"
-        )
-    chosen = prediction
-    if keep is not None:
-        chosen = prediction[..., keep, :]
-        if target.dim() and target.size(0) == keep.numel():
-            target = target[keep]
-    return Score(metric_for(metric, higher_is_better, chosen, target), target, keep)
-
-
-def _check_mask(mask: Tensor, n: int) -> Tensor:
-    if mask.dtype != torch.bool or mask.shape != (n,) or not bool(mask.any()):
-        raise InputError(
-            f"mask has shape {list(mask.shape)} and dtype {mask.dtype}, {int(mask.sum())} of it "
-            f"set; expected a boolean [{n}], one for each prediction, with some of them set"
-        )
-    return mask
-
-
-# -- with gradients --------------------------------------------------------------------------------
-
-
-def asynchronous_forward(
-    model: Model,
-    data: Inputs | Data | Batch | Iterable[Data],
-    *,
-    updates: int | None = None,
-    **options: Any,
-) -> Tensor:
-    r"""The predictions of a model under one random schedule, differentiable in parameters and
-    features, to train models under random schedules:
-
-    .. math:: \min_\theta\; \mathbb E_{\text{schedule}}\;
-              \ell\bigl(\hat y_\theta(\text{schedule}), y\bigr).
-
-    Draw another schedule, ``seed=iteration``, in every iteration. The schedule is that of
-    :func:`hogwild.simulate` with the same seed (and ``runs=1``), and so are the predictions.
-    Explicit models run with ``rule="overwriting"``, since those of ``rule="caching"`` are
-    ``model(...)``, which overwriting gives with S = 1 and D = 0. Dropout is drawn anew at every
-    update, by each node for itself. The answer of an implicit model does not depend on the
-    schedule, but the time until it is there does: with ``updates=20`` the predictions are those
-    after 20 updates of a node, and the model learns to answer in time.
+class Monitor:
+    """Measures the distance of every run from the synchronous answer, and ends runs.
 
     Args:
-        model: A :class:`~hogwild.LayeredGNN`, such as GCN and GAT, or an implicit model of one
-            layer; with replicas, all of them go through the same schedule.
-        data: A PyG ``Data``, ``Batch`` or list of ``Data``; or :class:`~hogwild.Inputs`.
-        updates: Updates of a node until its embedding is read, on average over nodes; for implicit
-            models, which never end by themselves.
-        options: ``stagger``, ``delay``, ``seed`` and ``impairments`` as in
-            :func:`hogwild.simulate`. The impairments must leave packets as they were sent. For
-            implicit models also ``rule`` and ``step``.
-
-    Shapes:
-        → [N, out] or [R, N, out]; with ``pool`` [G, out] or [R, G, out], as the model's.
+        simulation: The simulation.
+        settings: The tolerance, what is recorded, and the impairments.
+        ticks: Ticks after which the simulation ends in any case.
+        case: The model, its graphs and the synchronous answers.
     """
-    inputs = Inputs.of(data)
-    h = asynchronous_embed(model, inputs, updates=updates, **options)
-    return model.read(h.to(inputs.x.dtype), inputs)
+
+    def __init__(self, simulation: Simulation, settings: Settings, ticks: int, case: Case) -> None:
+        self.simulation, self.graph, self.case = simulation, simulation.graph, case
+        self.settings, self.ticks = settings, ticks
+        self.many, self.answer = case.inputs.repeat(settings.runs), case.answer
+        dtype = simulation.h.dtype
+        # The answers of all levels, [R, k, Q·N] each, and their sizes.
+        self.targets = [as_field(level.value, dtype).repeat(1, 1, settings.runs)
+                        for level in case.solution.levels]  # fmt: skip
+        tiny = torch.finfo(dtype).tiny
+        self.scales = [self.graph.norm(target).clamp_min(tiny) for target in self.targets]
+        self.deviation = self._distance()
+        self.reached = torch.full_like(self.deviation[0], -1, dtype=torch.long)
+        exact = all(impairment.exact for impairment in settings.impairments)
+        self.stall = None if exact else Stall()
+        self.stalled = False
+        # The deviation at which runs end; None: they do not end at a deviation.
+        self.goal = None if simulation.rule.ends else settings.tol
+        self.noted: list[int] = []  # ticks
+        self.records: dict[str, list[Any]] = defaultdict(list)
+        self._note(0)
+
+    def run(self, trace: Trace | None, progress: bool | None) -> None:
+        """Run until nothing is left to do, or to the last tick; the trace is filled."""
+        simulation, ticks = self.simulation, self.ticks
+        goal = "" if self.goal is None else f" of {self.goal:.0e}"
+        total = ticks if self.goal is None and not simulation.rule.ends else None
+        with bar(total, progress, "tick", "simulating") as shown:
+            for t in range(ticks):
+                if trace is None:
+                    simulation.advance()
+                else:
+                    trace.ticks.append(simulation.step())
+                shown.update()
+                if self.look(t):
+                    break
+                if not shown.disable and looks(t):
+                    text = f"deviation {float(self.deviation.max()):.1e}{goal}"
+                    shown.set_postfix_str(text, False)
+
+    def _note(self, ticks: int) -> None:
+        """Note what the runs have cost after so many ticks, and what they are worth."""
+        counts = self.simulation.counts(self.settings.runs)
+        self.noted.append(ticks)
+        self.records["counts"].append(counts.double().mean(-1).cpu())
+        self.records["deviation"].append(self._per_graph(self.deviation.double().cpu()))
+        if self.case.score is not None:
+            h = self.h.mT.to(self.answer.dtype)
+            out = self.case.model.read(h if self.answer.dim() == 3 else h[0], self.many)
+            out = out.unflatten(-2, (self.settings.runs, -1)).movedim(-3, 0)
+            self.records["error"].append(self.case.score(out))
+        self.due = max(ticks + 1, math.ceil(SPACING * ticks))
+
+    @property
+    def h(self) -> Tensor:
+        """The model's embeddings, those of the last levels, [R, k, Q·N]."""
+        return self.simulation.h[:, -self.answer.size(-1) :]
+
+    def _distance(self) -> Tensor:
+        """Distance relative to the level's answer, largest over the levels, [R, Q·G]."""
+        levels = self.simulation.h.split([target.size(1) for target in self.targets], 1)
+        found = [
+            self.graph.norm(h - target) / scale
+            for h, target, scale in zip(levels, self.targets, self.scales, strict=True)
+        ]
+        return torch.stack(found).amax(0)
+
+    def look(self, t: int) -> bool:
+        """Look at the runs after tick ``t``; returns whether nothing is left to do."""
+        times, last = self.settings.history, t == self.ticks - 1
+        record = t % times == 0 if isinstance(times, int) else times is not None and t in times
+        if not (record or looks(t) or last or t == self.ticks // 2):
+            return False
+        self.deviation = self._distance()
+        over = self._over(t)
+        if over or last or t + 1 >= self.due:
+            self._note(t + 1)
+        if record:
+            self.records["times"].append(t)
+            self.records["history"].append(self._per_graph(self.deviation.clone()))
+            if self.settings.keep_embeddings:
+                self.records["embeddings"].append(self._per_run(self.h.clone()))
+        return over
+
+    def _over(self, t: int) -> bool:
+        """Whether nothing is left to do after tick ``t``."""
+        if self.simulation.rule.ends:
+            return self.simulation.finished
+        if self.goal is None:
+            return False
+        fresh = (self.deviation <= self.goal).all(0) & (self.reached < 0)
+        if bool(fresh.any()):
+            self.reached[fresh] = t
+            self.simulation.retire(fresh[self.graph.batch].nonzero()[:, 0])
+        over = self.reached >= 0
+        if self.stall is not None and not bool(over.all()):
+            # While news still travels, the sum of all distances falls even where the largest one
+            # does not.
+            gaps = (self.simulation.h - torch.cat(self.targets, 1)).abs().sum(1)
+            over = over | self.stall.look(t, torch.stack([self.deviation, self.graph.sum(gaps)]))
+            self.stalled = bool(over.all())
+        return bool(over.all())
+
+    # -- what the runs ended with ------------------------------------------------------------------
+
+    def _per_run(self, h: Tensor) -> Tensor:
+        """[R, k, Q·N] -> [Q, (R,) N, k]."""
+        h = h.mT.unflatten(1, (self.settings.runs, -1)).movedim(1, 0).to(self.answer.dtype)
+        return h if self.answer.dim() == 3 else h[:, 0]
+
+    def _per_graph(self, x: Tensor) -> Tensor:
+        """[R, Q·G] -> [Q, (R,) G]."""
+        x = x.unflatten(-1, (self.settings.runs, -1)).movedim(-2, 0)
+        return x if self.answer.dim() == 3 else x[:, 0]
+
+    def report(
+        self,
+        bounds: tuple[int, int] | None,
+        trace: Trace | None,
+        replay: Trace | None,
+        seconds: float,
+    ) -> Run:
+        """What the runs ended with, where the bounds (S, D) held."""
+        case, score, simulation, settings = (
+            self.case,
+            self.case.score,
+            self.simulation,
+            self.settings,
+        )
+        times = self.records.pop("times", [])
+        seen = {name: torch.stack(each) for name, each in self.records.items()}
+        updates, packets, sent, solved = seen["counts"].unbind(1)
+        deadlines = Deadlines(
+            torch.tensor(self.noted), updates, packets, sent, solved, seen["deviation"],
+            seen.get("error"), None if score is None else score(case.prediction),
+            None if score is None else score.metric, case.note, self.graph, settings, replay,
+        )  # fmt: skip
+        held = bounds or (settings.stagger, settings.delay)
+        bound, h = max(held[0], held[1] + 1), self._per_run(self.h)
+        packet, content = simulation.ages()
+        age = settings.content_age(held, simulation.rule.letter_width > 0)
+        updates, packets, sent, solved = simulation.counts(settings.runs)
+        gap = simulation.longest_gap()
+        return Run(
+            predictions=torch.stack([case.model.read(each, case.inputs) for each in h]),
+            h=h,
+            reference=self.answer,
+            deviation=self._per_graph(self.deviation),
+            updates=updates,
+            packets=packets,
+            saved=simulation.tally.saved.view(settings.runs, -1),
+            bytes=sent,
+            solved=solved,
+            staleness=Staleness(packet, content, bound, bounds is not None, age),
+            assumptions={"a": gap <= bound, "b": packet.largest < bound, "c": True},
+            ticks=simulation.tally.ticks,
+            tol=settings.tol or 1e-6,
+            stalled=self.stalled,
+            reached=self.reached.view(settings.runs, -1),
+            history=seen.get("history"),
+            history_ticks=times,
+            embeddings=seen.get("embeddings"),
+            trace=trace,
+            deadlines=deadlines,
+            settings=settings,
+            seconds=seconds,
+            path=simulation.path,
+        )
 
 
-def asynchronous_embed(
-    model: Model, inputs: Inputs, *, updates: int | None = None, **options: Any
-) -> Tensor:
-    """The embeddings [N, k] or [R, N, k] that :func:`asynchronous_forward` reads."""
-    if not isinstance(model, Model):
-        raise ConfigError(
-            f"{type(model).__name__} is not trained under schedules; expected a model of hogwild: "
-            f"a LayeredGNN such as GCN or GAT, PyG's layers in a new hogwild.LayeredGNN, or an "
-            f"implicit model such as EnergyGNN with updates=..."
-        )
-    settings = Settings(**options)
-    for impairment in settings.impairments:
-        if not impairment.exact:
-            raise ConfigError(
-                f"{impairment!r} changes what packets say, in steps that have no gradient; "
-                f"expected impairments of the schedule only, such as BernoulliLoss or Stragglers"
-            )
-    if any(isinstance(m, _BatchNorm | BatchNorm) and m.training for m in model.modules()):
-        raise AsynchronyError(
-            "a BatchNorm in training mode normalises over all nodes at hand, and an asynchronous "
-            "node knows only itself and its neighbours; expected norms of single nodes, such as "
-            "torch.nn.LayerNorm, or BatchNorms in evaluation mode (norm.eval())"
-        )
-    layered = isinstance(model, LayeredGNN)
-    if layered and updates is not None:
-        raise ConfigError(
-            f"updates={updates!r} was given for a model that ends after its last layer; expected "
-            f"none"
-        )
-    if not layered and updates is None:
-        raise ConfigError(
-            f"{type(model).__name__} was given without updates=..., and its answer in the limit "
-            f"does not depend on the schedule; expected the number of updates after which nodes "
-            f"answer, or model(...) for the limit"
-        )
-    ticks = math.inf
-    if updates is not None:  # turns are (S + 1) / 2 ticks apart; no node has a turn at tick 0
-        turns = require_positive("updates", updates)
-        ticks = 1 + math.ceil(turns * (settings.stagger + 1) / 2)
-    with evaluating(model) if layered else nullcontext():
-        model.require_asynchronous(inputs)  # whether a layer is local is not seen through dropout
-        problem = model.problem(inputs)
-    if isinstance(problem, StackProblem):
-        raise ConfigError(
-            "the model is a stack of several layers, and gradients go through one; expected "
-            "num_layers=1"
-        )
-    known = [name for name, rule in fitting(problem).items() if rule.differentiable]
-    wanted = known[0] if layered and settings.rule == "auto" else settings.rule
-    name = choose(problem, wanted, settings.step)
-    if name not in known and (layered or torch.is_grad_enabled()):
-        raise ConfigError(
-            f"rule={name!r} has no gradients; expected one of {', '.join(known)}. Nodes that cache "
-            f"or resend end at model(...): train a model with layers in step for them"
-        )
-    rule = replace(settings, rule=name).rule_on(problem, settings.bounds)
-    simulation = Simulation(rule, settings.schedule(problem.graph), problem.start())
-    while not simulation.finished and simulation.time < ticks:
-        simulation.step()
-    h = simulation.h
-    return h[0].mT if model.replicas is None else h.mT
+class Stall:
+    """Knows when runs last came nearer to the answer: one of their distances fell by
+    :data:`MARGIN`."""
+
+    def __init__(self) -> None:
+        self.best = self.since = torch.empty(0)
+
+    def look(self, t: int, distances: Tensor) -> Tensor:
+        """Which runs have not come nearer for half of all ticks, and for long, [Q·G], by their
+        distances [kinds, R, Q·G] after tick ``t``."""
+        if not self.best.numel():
+            self.best, self.since = distances, torch.full_like(distances, t)
+        better = distances < (1.0 - MARGIN) * self.best
+        self.best = torch.where(better, distances, self.best)
+        self.since = torch.where(better, t, self.since)
+        return (t - self.since >= max(PATIENCE, t // 2)).flatten(0, 1).all(0)

@@ -19,16 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, check_impairments
 from hogwild.asynchrony.schedule import Drawn, Schedule, Tick, Timetable, bounds, check_bounds
-from hogwild.engines.rules import RuleKernel, kernel_of
-from hogwild.engines.ticks import Outbox, Post
+from hogwild.engines import updates_for
+from hogwild.engines.base import Updates
+from hogwild.engines.ticks import Outbox, Ticks
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.graph import Graph, Star
 from hogwild.rules import AnyProblem, check_radius, rule_for, sends_letters
 from hogwild.rules.base import check_step
 from hogwild.rules.levels import StackRule
-from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild_node.rules.base import Rule, Survivors, carry
 
 NUMBER = 4
 """Bytes of a number on the wire: a float32."""
@@ -163,7 +164,7 @@ class After:
     timetable holds packets (``Timetable.holds``): what a node has heard, it keeps."""
 
     before: Simulation
-    kept: Kept
+    kept: Survivors
 
 
 class Simulation:
@@ -232,30 +233,28 @@ class Simulation:
         """Ask for compiled updates, once; and for compiled ticks, unless something happens to
         packets that those do not know."""
         plain = not (self.rounding or self.triggers) and self.held is None
-        found = kernel_of(self.rule, self.graph, self.h, ticks=plain)
-        self.kernel: RuleKernel | None = None
-        self.post: Post | None = None
+        found = updates_for(self.rule, self.graph, self.h, whole=plain)
+        self.kernel: Updates | None = None
+        self.ticks: Ticks | None = None
         if not isinstance(found, str):
-            self.kernel, instructions = found, found.native.instructions
-            self.post = self._posted() if plain else None
-            self.path = f"compiled ({instructions}{'' if plain else ', packets on torch'})"
+            self.kernel = found
+            self.ticks = found.ticks(self.outbox.depth, self._arrays()) if plain else None
+            self.path = found.path + ("" if self.ticks else ", packets on torch")
         elif isinstance(self.rule, StackRule):
             self.path = self.rule.compile()
         else:
             self.path = f"torch: {found}"
 
-    def _posted(self) -> Post:
-        """The outbox and the tally for ticks in compiled code."""
+    def _arrays(self) -> dict[str, Tensor]:
+        """The outbox and the tally, for whole ticks."""
         outbox, tally = self.outbox, self.tally
         assert outbox.edge is not None
-        arrays = {
+        return {
             "out_degree": self.out_degree, "node": outbox.node, "edge": outbox.edge,
             "content": outbox.content, "latest": outbox.latest, "current": outbox.current,
             "h": self.h, "updates": tally.updates, "packets": tally.packets,
             "sent": tally.numbers, "last": self.last, "gap": self.gap,
         }  # fmt: skip
-        numbers = self.rule.channels + self.rule.letter_width
-        return Post(self.graph, outbox.depth, numbers, arrays)
 
     def _follow(self, after: After) -> None:
         """Take over the inbox, turns and ends of the nodes that stay."""
@@ -284,10 +283,9 @@ class Simulation:
         self.outbox.open(self.time)
         tick = self.timetable.tick(self.time)
         if tick.nodes.numel():
-            if self.kernel is not None and self.post is not None and tick.reset is None:
-                self.post.make_room(tick.time)
-                first = tick.first if isinstance(tick, Drawn) else self.kernel.first(tick.nodes)
-                self.kernel.turn(tick.nodes, first, tick.view, tick.time, self.post.at)
+            if self.ticks is not None and tick.reset is None:
+                first = tick.first if isinstance(tick, Drawn) else None
+                self.ticks.turn(tick.nodes, first, tick.view, tick.time)
             else:
                 self._update(tick)
         self.time += 1
@@ -297,12 +295,11 @@ class Simulation:
     def advance(self) -> None:
         """One tick, without saying what happened: in compiled code it is one call."""
         clock = self.timetable.clock if isinstance(self.timetable, Schedule) else None
-        if clock is None or self.kernel is None or self.post is None:
+        if clock is None or self.ticks is None:
             self.step()
             return
-        self.post.make_room(self.time)
         self.outbox.time = self.time
-        self.kernel.tick(clock.at, self.time, self.post.at)
+        self.ticks.tick(clock, self.time)
         self.time += 1
         self.tally.ticks += 1
 
@@ -341,17 +338,18 @@ class Simulation:
     def ages(self) -> tuple[Ages, Ages]:
         """Ages of the packets that nodes used, and of the oldest embeddings inside them."""
         packet, content = self._ages
-        if self.post is not None:
-            packet, content = (
-                packet + Ages(self.post.counts(0)),
-                content + Ages(self.post.counts(1)),
-            )
+        if self.ticks is not None:
+            packet += Ages(self.ticks.counts(0))
+            content += Ages(self.ticks.counts(1))
         return packet, content
 
-    @property
-    def solved(self) -> Tensor:
-        """For how many nodes each node has solved so far, [N]."""
-        return self.tally.updates if self.rule.solved_for is None else self.rule.solved_for
+    def counts(self, runs: int) -> Tensor:
+        """Updates, packets, bytes, and nodes solved for, of every node of each run so far,
+        [4, Q, N]."""
+        tally = self.tally
+        solved = tally.updates if self.rule.solved_for is None else self.rule.solved_for
+        counts = torch.stack([tally.updates, tally.packets, NUMBER * tally.numbers, solved])
+        return counts.unflatten(-1, (runs, -1))
 
     def retire(self, nodes: Tensor) -> None:
         """These nodes are done."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time as clock
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from hogwild.asynchrony.impairments import Impairment, check_impairments
+from hogwild.asynchrony.impairment import Impairment, check_impairments
 from hogwild.asynchrony.moving import Change, Frame, Register, Scenario, believed
 from hogwild.asynchrony.schedule import Names, Schedule, Tick
 from hogwild.errors import ConfigError, require_integer, require_positive
@@ -33,7 +33,7 @@ from hogwild.models.wrapped import runnable
 from hogwild.problems.base import FixedPoint, Objective, Problem
 from hogwild.progress import bar
 from hogwild.rules import choose
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 
 BACK = 30
 """How many frames back an answer is looked for that the embeddings are nearest to."""
@@ -116,19 +116,6 @@ def track(
         return metrics.report(lease, clock.perf_counter() - begun)
 
 
-@dataclass
-class _Now:
-    """What there is at a moment."""
-
-    frame: Frame
-    names: Names
-    inputs: Inputs
-    schedule: Schedule
-    simulation: Simulation
-    held: Tensor  # [R, k, Q·N] of rules that stop: what nodes answer with
-    anew: bool  # whether all nodes began anew
-
-
 class Course:
     """The simulations of one tracked run, one after the other.
 
@@ -137,91 +124,88 @@ class Course:
         settings: How they run it.
         restart: Ticks after which all nodes begin anew; ``None``: never.
         depth: Keep packets of this age at least, for settings with longer delays.
+
+    Attributes:
+        simulation: That of the present graph; ``None``: there is no graph yet.
+        anew: Whether all nodes began anew with it.
+        held: What nodes of rules that stop answer with, [R, k, Q·N].
     """
+
+    frame: Frame
+    names: Names
+    held: Tensor
 
     def __init__(
         self, model: Model, settings: Settings, restart: int | None, depth: int = 0
     ) -> None:
         self.model, self.settings, self.restart, self.depth = model, settings, restart, depth
-        self.register = Register()
-        self._now: _Now | None = None
+        self.register, self.anew = Register(), True
+        self.simulation: Any = None
         self._bill = torch.zeros(3, settings.runs, dtype=torch.long)
-
-    @property
-    def begun(self) -> bool:
-        """Whether there is a graph yet."""
-        return self._now is not None
-
-    @property
-    def now(self) -> _Now:
-        """The present graph and its simulation."""
-        assert self._now is not None
-        return self._now
-
-    @property
-    def simulation(self) -> Simulation:
-        """The simulation of the present graph."""
-        return self.now.simulation
 
     def step(self) -> Tick:
         """One tick."""
-        tick, now = self.simulation.step(), self.now
-        if now.simulation.rule.ends:
-            everyone = torch.arange(now.held.size(-1), device=now.held.device)
-            done: Any = now.simulation.rule.finished(everyone)
-            now.held = torch.where(done, now.simulation.h, now.held)
+        simulation = self.simulation
+        tick: Tick = simulation.step()
+        if simulation.rule.ends:
+            everyone = torch.arange(self.held.size(-1), device=self.held.device)
+            self.held = torch.where(simulation.rule.finished(everyone), simulation.h, self.held)
         return tick
 
     @property
     def h(self) -> Tensor:
         """The embeddings that nodes would answer with, [R, k, Q·N]: those that they have, or, of
         rules that stop, those of the last complete pass."""
-        return self.now.held if self.simulation.rule.ends else self.simulation.h
+        found: Tensor = self.held if self.simulation.rule.ends else self.simulation.h
+        return found
 
     def enter(self, frame: Frame) -> None:
         """The graph changes to this frame."""
-        names, before = self.register.names(frame), self._now
-        if before is None:
-            self._now = self._begin(frame, names, None)
+        names = self.register.names(frame)
+        if self.simulation is None:
+            self._begin(frame, names, None)
             return
-        change = Change.between(before.frame, frame, (before.names, names))
-        still = torch.equal(names.nodes, before.names.nodes) and frame.gone == before.frame.gone
-        quiet = torch.equal(frame.mute, before.frame.mute)
-        if still and quiet and torch.equal(names.edges, before.names.edges) and change.nothing:
-            self._now = replace(before, frame=frame)
+        before, old = self.frame, self.names
+        change = Change.between(before, frame, (old, names))
+        still = torch.equal(names.nodes, old.nodes) and torch.equal(names.edges, old.edges)
+        quiet = frame.gone == before.gone and torch.equal(frame.mute, before.mute)
+        if still and quiet and change.nothing:
+            self.frame = frame
             return
-        kept = change.repeat(self.settings.runs, before.frame, frame)
-        self._now = self._begin(frame, names, kept)
-        fresh = torch.ones_like(change.fresh) if self.now.anew else change.fresh
+        self._begin(frame, names, change.repeat(self.settings.runs, before, frame))
+        fresh = torch.ones_like(change.fresh) if self.anew else change.fresh
         self._greet(change.hello, fresh)
 
     def retime(self, settings: Settings) -> None:
         """From now on other settings hold, on the same graph: other bounds of the schedule, other
         impairments (as many as before), not another rule."""
         self.settings = replace(settings, rule=self.settings.rule)
-        self._now = self._begin(self.now.frame, self.now.names, self._everything())
+        self._begin(self.frame, self.names, self._everything())
 
     def begin_anew(self) -> None:
         """All nodes begin anew, on the same graph."""
-        names = self.now.names
-        self._now = self._begin(self.now.frame, names, self._everything(), anew=True)
+        names = self.names
+        self._begin(self.frame, names, self._everything(), anew=True)
         self._greet(torch.zeros_like(names.nodes).bool(), torch.ones_like(names.edges).bool())
 
-    def _everything(self) -> Kept:
+    def _everything(self) -> Survivors:
         graph = self.simulation.graph
         nodes, edges = torch.arange(graph.num_nodes), torch.arange(graph.num_edges)
-        return Kept((nodes, nodes), (edges, edges), (nodes, nodes))
+        return Survivors((nodes, nodes), (edges, edges), (nodes, nodes))
 
-    def _begin(self, frame: Frame, names: Names, kept: Kept | None, anew: bool = False) -> _Now:
+    def _begin(
+        self, frame: Frame, names: Names, kept: Survivors | None, anew: bool = False
+    ) -> None:
         """A simulation of this frame, which continues the present one where nodes and edges are
         ``kept``, unless all nodes begin ``anew``."""
-        before, settings = self._now, self.settings
+        before: Simulation | None = self.simulation
         inputs = Inputs.of(frame.data)
         self.model.require_asynchronous(inputs)
-        problem = self.model.problem(inputs.repeat(settings.runs)).detach()
+        problem = self.model.problem(inputs.repeat(self.settings.runs)).detach()
         if before is None:
-            chosen = choose(problem, settings.rule, settings.step)
-            self.settings = settings = replace(settings, rule=chosen)
+            chosen = choose(problem, self.settings.rule, self.settings.step)
+            self.settings = replace(self.settings, rule=chosen)
+        settings = self.settings
         rule = settings.rule_on(problem, settings.bounds)
         if rule.ends and self.restart is None:
             raise ConfigError(
@@ -229,49 +213,49 @@ class Course:
                 f"changes; expected restart=..., ticks after which all nodes begin anew, or "
                 f"rule='caching'"
             )
-        rule.read(inputs, partial(_posed, self.model))
+        rule.note_inputs(inputs, partial(_posed, self.model))
         link, device, start = None, problem.graph.src.device, problem.start()
         held, time = start.clone(), 0
         if before is not None and kept is not None:
             self._bill = self.spent()
-            time, held = before.simulation.time, carry(held, before.held, kept.nodes)
-            if not anew and rule.follows(before.simulation.rule, kept):
-                link = After(before.simulation, kept)
+            time, held = before.time, carry(held, self.held, kept.nodes)
+            if not anew and rule.follows(before.rule, kept):
+                link = After(before, kept)
         silent = None if frame.silent is None else frame.silent.repeat(settings.runs).to(device)
         schedule = settings.schedule(
             problem.graph, begin=time, names=names, holds=True, silent=silent, depth=self.depth
         )
         back = torch.zeros(0, dtype=torch.long)
-        if before is not None and link is not None:
-            drawn, back = schedule.next.clone(), _returned(before.frame, frame, link.kept)
-            schedule.follow(before.schedule, link.kept)
+        if link is not None:
+            drawn, back = schedule.next.clone(), _returned(self.frame, frame, link.kept)
+            assert isinstance(link.before.timetable, Schedule)
+            schedule.follow(link.before.timetable, link.kept)
             schedule.next[back] = drawn[back]
         simulation = Simulation(rule, schedule, start, impairments=settings.impairments, after=link)
         simulation.active[back] = True
         if frame.gone:
             left = torch.arange(frame.ids.numel(), device=device) >= frame.present
             simulation.retire(left.repeat(settings.runs).nonzero()[:, 0])
-        return _Now(frame, names, inputs, schedule, simulation, held, link is None)
+        self.frame, self.names, self.held = frame, names, held
+        self.simulation, self.anew = simulation, link is None
 
     # -- what it costs -----------------------------------------------------------------------------
 
     def spent(self) -> Tensor:
         """Updates, packets and bytes of all nodes so far, [3, Q]."""
-        tally = self.simulation.tally
-        running = torch.stack([tally.updates, tally.packets, NUMBER * tally.numbers]).cpu()
-        return self._bill + running.unflatten(1, (self.settings.runs, -1)).sum(-1)
+        return self._bill + self.simulation.counts(self.settings.runs)[:3].sum(-1).cpu()
 
     def _greet(self, hello: Tensor, fresh: Tensor) -> None:
         """Pay for the hellos of these nodes [N], and the first packets along these edges [E]."""
-        now, simulation = self.now, self.now.simulation
-        n, there = now.frame.ids.numel(), now.frame.present
+        data, simulation = self.frame.data, self.simulation
+        n, there = self.frame.ids.numel(), self.frame.present
         degree = simulation.out_degree[:n].cpu() * hello
         degree[there:] = 0  # who is gone greets nobody
-        src, dst = now.frame.data.edge_index.cpu()
+        src, dst = data.edge_index.cpu()
         first = torch.bincount(src[fresh & (src != dst) & (src < there)], minlength=n)
         size = simulation.rule.numbers(simulation.graph.everyone)
         sizes = size[:n].cpu() if isinstance(size, Tensor) else size
-        features = now.inputs.x.size(-1) + 1  # and the degree
+        features = data.x.size(-1) + 1  # and the degree
         numbers = degree * features + (first * sizes).round().long()
         paid = torch.stack([(degree + first).sum(), NUMBER * numbers.sum()])
         self._bill[1:] += paid[:, None]  # the same in every run
@@ -284,7 +268,7 @@ def _posed(model: Model, inputs: Inputs) -> Problem:
     return problem
 
 
-def _returned(before: Frame, after: Frame, kept: Kept) -> Tensor:
+def _returned(before: Frame, after: Frame, kept: Survivors) -> Tensor:
     """Nodes that were gone and are back within the lease: they have turns again."""
     here, there = kept.nodes
     gone = there % max(before.ids.numel(), 1) >= before.present
@@ -319,7 +303,7 @@ class TrackMetrics:
         if true is self.frame:
             return
         self.frame, self.inputs = true, Inputs.of(true.data)
-        self.places = self.course.now.names.nodes[: true.ids.numel()]
+        self.places = self.course.names.nodes[: true.ids.numel()]
         self.answer = self.stream.update(true.data).value
         answer = torch.full((self.ids.numel(), self.answer.size(-1)), torch.nan).double()
         answer[self.places] = self.answer.double().cpu()

@@ -83,13 +83,6 @@ class Track:
     seconds: float
 
     @property
-    def h(self) -> Tensor:
-        """The embeddings at the end, [Q, U, k]; needs ``keep_embeddings``."""
-        if self.embeddings is None:
-            raise AttributeError("the track has no embeddings; track(..., keep_embeddings=True)")
-        return self.embeddings[-1]
-
-    @property
     def rule(self) -> str:
         """The rule that nodes followed."""
         return self.settings.rule

@@ -292,7 +292,7 @@ class Graph:
         return torch.arange(self.num_nodes, device=self.src.device), self.src
 
     @derived
-    def _rows(self) -> tuple[Tensor, Tensor]:
+    def by_receiver(self) -> tuple[Tensor, Tensor]:
         """Edges grouped by receiver [E], and where each receiver's group starts [N + 1]."""
         order = torch.argsort(self.dst, stable=True)
         start = torch.zeros(self.num_nodes + 1, dtype=torch.long, device=order.device)
@@ -301,7 +301,7 @@ class Graph:
 
     def star(self, nodes: Tensor) -> Star:
         """These nodes with the edges into them, grouped by receiver in the order of ``nodes``."""
-        order, start = self._rows
+        order, start = self.by_receiver
         count = self.in_degree[nodes]
         slot = torch.repeat_interleave(count)
         first = start[nodes] - (count.cumsum(0) - count)

@@ -89,14 +89,26 @@ class Solution:
     Attributes:
         value: The embeddings, [N, k] or [R, N, k].
         status: A :class:`Status` for each graph, [G] or [R, G] (integers).
-        iterations: Iterations each graph took, same shape.
+        iterations: Iterations each graph took, same shape; -1: they and the residuals are unknown.
         residual: Largest absolute residual of each graph, same shape.
+        stacked: Of a stack of several layers: the solutions of all layers, the lowest first.
     """
 
     value: Tensor
     status: Tensor
     iterations: Tensor
     residual: Tensor
+    stacked: Sequence[Solution] = ()
+
+    @property
+    def levels(self) -> Sequence[Solution]:
+        """The solutions of all layers, the lowest first; without a stack this one."""
+        return self.stacked or (self,)
+
+    @property
+    def side_by_side(self) -> Tensor:
+        """The embeddings of all layers, [(R,) N, sum of their widths]."""
+        return torch.cat([level.value for level in self.levels], -1)
 
     @classmethod
     def exact(cls, value: Tensor, graphs: int, iterations: int) -> Solution:
@@ -127,13 +139,12 @@ class Solution:
     def of_levels(cls, found: Sequence[Solution], every: bool = False) -> Solution:
         """The last level's embeddings, or those of ``every`` level side by side. Iterations are
         summed over the levels; residuals and statuses are the worst of all levels."""
-        if len(found) == 1:
-            return found[0]
         return cls(
             torch.cat([f.value for f in found], -1) if every else found[-1].value,
             torch.stack([f.status for f in found]).amax(0),
             torch.stack([f.iterations for f in found]).sum(0),
             torch.stack([f.residual for f in found]).amax(0),
+            found,
         )
 
     @property
@@ -180,10 +191,9 @@ class Solution:
             where = f"graph {at[-1]}"
             if len(at) == 2 and self.status.size(0) > 1:
                 where += f" of replica {at[0]}"
-            lines.append(
-                f"  {where}: residual {float(self.residual[at]):.3g} after "
-                f"{int(self.iterations[at])} iterations"
-            )
+            count = int(self.iterations[at])
+            told = f": residual {float(self.residual[at]):.3g} after {count} iterations"
+            lines.append(f"  {where}{told if count >= 0 else ''}")
         if len(failed) > 5:
             lines.append(f"  … and {len(failed) - 5} more")
         seen = self.status[~self.converged].unique().tolist()

@@ -31,8 +31,7 @@ from hogwild.models.validation import check_inputs, in_precision_of
 from hogwild.problems.base import Problem
 
 if TYPE_CHECKING:
-    from hogwild.models.program import LayeredProblem
-    from hogwild.models.stack import StackProblem
+    from hogwild.models.program import LayeredProblem, StackProblem
 
 AnyProblem: TypeAlias = "Problem | LayeredProblem | StackProblem"
 """The problem of a model: one problem, the layers of an explicit model, or a stack of problems."""
@@ -166,15 +165,6 @@ class GraphModule(nn.Module, metaclass=Called):
         ``"torch: …"`` with the reason why the compiled solve does not apply."""
         return [f"torch: {type(self).__name__} solves nothing"]
 
-    def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        """The embeddings of every level, the lowest level first."""
-        return [self.embed(inputs, h0)]
-
-    def joined(self, levels: Sequence[Solution]) -> Solution:
-        """The result of :meth:`embed` from that of :meth:`solutions`."""
-        (one,) = levels
-        return one
-
     @abstractmethod
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """The output of :meth:`forward` for these inputs."""
@@ -238,23 +228,10 @@ class Conv(GraphModule):
         """Width of the embeddings."""
         return self.hidden_channels
 
-    @property
-    def readout_channels(self) -> int:
-        """Width of what the readout reads (:meth:`for_readout`)."""
-        return self.hidden_channels
-
-    def for_readout(self, h: Tensor) -> Tensor:
-        """What the readout reads of the embeddings [(R,) N, k]."""
-        return h
-
-    @property
-    def level_channels(self) -> list[int]:
-        """Width of the embeddings of every level, the lowest level first."""
-        return [self.hidden_channels]
-
-    @abstractmethod
     def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
+        """Draw fresh parameters: those of all parts."""
+        for part in self.children():
+            part.reset_parameters()  # type: ignore[operator]
 
     def __repr__(self) -> str:
         """One line: the networks are found by their names."""

@@ -247,10 +247,8 @@ class ContractionConv(ImplicitConv):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
         self.weight.uniform_(-self._bound, self._bound)
-        if self.encoder is not None:
-            self.encoder.reset_parameters()
+        super().reset_parameters()
 
     @property
     def _bound(self) -> float:
@@ -259,11 +257,11 @@ class ContractionConv(ImplicitConv):
 
     def problem(self, inputs: Inputs) -> Contraction:
         """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = self.accept(inputs)
-        graph, dtype, k = self.graph(inputs), self.precision(inputs.x), self.hidden_channels
-        a = adjacency(graph, inputs.edge_weight, dtype)
-        matrix = self._matrix(self.weight.to(dtype)).view(-1, k, k)
-        b = self._encode(self.encoder, inputs.x)
+        graph, x, _, _, weight = self.fields(inputs)
+        k, a = self.hidden_channels, adjacency(graph, weight, x.dtype)
+        matrix = self._matrix(self.weight.to(x.dtype)).view(-1, k, k)
+        b = x.expand(len(matrix), -1, -1)
+        b = b if self.encoder is None else self.encode(self.encoder, x)
         return Contraction(graph, a, matrix, b, self.act, self.euclidean)
 
 
@@ -320,9 +318,6 @@ class IGNNConv(ContractionConv):
         length = weight.abs().sum(-1, keepdim=True)
         return self.kappa * weight / torch.hypot(torch.ones_like(length), length**2).sqrt()
 
-    def _distinctions(self) -> dict[str, object]:
-        return {"kappa": self.kappa, "act": self.act.name}
-
 
 class IGNN(ImplicitGNN):
     """An implicit GNN: one or several :class:`IGNNConv` and the paper's readout. The arguments are
@@ -368,9 +363,6 @@ class EIGNNConv(ContractionConv):
         square = weight.mT @ weight
         norm = torch.linalg.matrix_norm(square, keepdim=True)
         return self.gamma * square / (norm + EPSILON)
-
-    def _distinctions(self) -> dict[str, object]:
-        return {"gamma": self.gamma}
 
 
 class EIGNN(ImplicitGNN):

@@ -14,19 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_all_positive, require_one_of, require_widths
-from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.contraction import renormalised
 from hogwild.models.gnn import ImplicitGNN
-from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.models.validation import opaque, refuse_transforms
+from hogwild.models.implicit import Checked, ImplicitConv, Solving
+from hogwild.models.validation import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention, attend
 from hogwild.nn.picnn import PICNN
 from hogwild.problems.energy import Design, EnergyProblem
-from hogwild.solvers.loop import Solver
-from hogwild.solvers.newton import Newton
 
 GAINS = {"edge": 0.06, "node": 0.25}
 """Initial slopes of networks in their monotone inputs, the messages: small enough that a fresh
@@ -202,19 +199,13 @@ class EnergyConv(ImplicitConv):
         lists = (self.message_nets, self.loop_nets, self.update_nets)
         return cast("tuple[PICNN, PICNN, PICNN]", tuple(nets._modules["0"] for nets in lists))
 
-    def default_solver(self) -> Solver:
-        return Newton()
-
     def problem(self, inputs: Inputs) -> EnergyProblem:
         """The energy of these inputs, attached to the autograd graph."""
-        inputs = self.accept(inputs)
-        graph, x, heard, edge_attr = self.fields(inputs)
-        nets = self.networks
+        found, nets = self.fields(inputs), self.networks
         return EnergyProblem(
-            graph, self._design(nets, heard is None),
-            tuple(p for net in nets for p in net.every_parameter()), x, heard, edge_attr,
-            *self._weights(graph, x, heard, edge_attr, inputs.edge_weight),
-            inputs.edge_weight is not None,
+            found.graph, self._design(nets, found.heard is None),
+            tuple(p for net in nets for p in net.every_parameter()),
+            found.x, found.heard, found.attr, *self._weights(found),
         )  # fmt: skip
 
     def _design(self, nets: Sequence[PICNN], sent_at_nodes: bool) -> Design:
@@ -229,16 +220,9 @@ class EnergyConv(ImplicitConv):
             )  # fmt: skip
         return known
 
-    def _weights(
-        self,
-        graph: Graph,
-        x: Tensor,
-        heard: Tensor | None,
-        edge_attr: Tensor | None,
-        edge_weight: Tensor | None,
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _weights(self, found: Checked) -> tuple[Tensor | None, Tensor | None]:
         """Weights ω of the edges [R or 1, H or 1, 1, E] and of the self messages [N]."""
-        weight = None if edge_weight is None else edge_weight.to(x.dtype)
+        graph, x, heard, edge_attr, weight = found
         loop_weight = None
         if self.normalize:
             ones = x.new_ones(graph.num_edges) if weight is None else weight
@@ -259,22 +243,7 @@ class EnergyConv(ImplicitConv):
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
         Autograd differentiates it as usual."""
-        inputs = self.accept(inputs)
-        refuse_transforms(self, inputs)
-        with self._precise(inputs):
-            problem, h = self._at(h, inputs)
-            value: Tensor = problem.evaluate(h).value
-        return value if self.replicas is not None else value[0]
-
-    def require_asynchronous(self, inputs: Inputs) -> None:
-        Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
-
-    def _distinctions(self) -> dict[str, object]:
-        return {
-            "message": self.message, "heads": self.heads,
-            "aggr": None if self.aggr == "sum" else self.aggr, "normalize": self.normalize or None,
-            "beta": self.beta,
-        }  # fmt: skip
+        return self.measured(h, inputs, lambda problem, h: problem.evaluate(h).value)
 
 
 class EnergyGNN(ImplicitGNN):

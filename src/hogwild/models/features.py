@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +12,8 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hogwild.errors import (
-    ConfigError,
     FeatureError,
     FeatureWarning,
-    is_integer,
     require_positive,
     require_probability,
 )
@@ -37,8 +34,7 @@ class Features(nn.Module):
     All replicas share the statistics of the edge features.
 
     Args:
-        in_channels: Width p of the node features. With −1 it is that of the first features, and
-            parameters that depend on it are made then (:meth:`begin`); this needs an encoder.
+        in_channels: Width p of the node features.
         edge_dim: Width of the edge features; ``None`` if the model reads no edge features.
         replicas: Number of independent parameter sets, or ``None``.
         encoder: Widths of the encoder's layers; empty: there is no encoder.
@@ -62,17 +58,10 @@ class Features(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        lazy = is_integer(in_channels) and in_channels == -1
-        if lazy and not encoder:
-            raise ConfigError(
-                "in_channels=-1 was given without an encoder, and all layers read the features; "
-                "expected an encoder, which alone then waits for them, or the number of features"
-            )
-        if not lazy:
-            require_positive("in_channels", in_channels)
+        self.in_channels = require_positive("in_channels", in_channels)
         self.edge_dim, self.replicas = edge_dim, replicas
         self.dropout = require_probability("dropout", dropout)
-        self.nodes = None if lazy else Standardize(in_channels, replicas=replicas)
+        self.nodes = Standardize(in_channels, replicas=replicas)
         self.edges = None if edge_dim is None else Standardize(edge_dim, replicas=replicas)
         self.encoder = (
             MLP(in_channels, encoder, replicas=replicas, dropout=dropout) if encoder else None
@@ -80,20 +69,6 @@ class Features(nn.Module):
         self.out_channels = encoder[-1] if encoder else in_channels
         self.ignores_edges = False
         self.advises = True
-
-    @property
-    def in_channels(self) -> int:
-        """Width p of the node features; −1: it is not known yet."""
-        return -1 if self.nodes is None else self.nodes.channels
-
-    @torch.inference_mode(False)  # or the parameters could never be trained
-    def begin(self, in_channels: int) -> None:
-        """Make what depends on the width of the features, if it was not known."""
-        if self.nodes is None:
-            assert self.encoder is not None
-            like = self.encoder.bias[0]
-            self.nodes = Standardize(in_channels, replicas=self.replicas).to(like)
-            self.encoder.begin(in_channels)
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters. The statistics stay."""
@@ -131,7 +106,7 @@ class Features(nn.Module):
         layers raise the error."""
         if self.advises and self.training and not traced():
             self._advise(inputs)
-        x = inputs.x if self.nodes is None else self.nodes(inputs.x)
+        x = self.nodes(inputs.x)
         edge_attr = self._edge_attr(inputs)
         if x is inputs.x and edge_attr is inputs.edge_attr:
             return inputs
@@ -168,26 +143,10 @@ class Features(nn.Module):
             used = members.any(0).nonzero()[:, 0]
             graphs, members = [graphs[i] for i in used.tolist()], members[:, used]
         nodes = _columns(graphs, "x", self.in_channels)
-        self.begin(nodes[0].size(1))
-        assert self.nodes is not None
         edges = [] if self.edges is None else _columns(graphs, "edge_attr", self.edges.channels)
         self.nodes.fit(nodes, members)
         if self.edges is not None and any(t.size(0) > 0 for t in edges):
             self.edges.fit(edges)
-
-    def _save_to_state_dict(self, *args: Any) -> None:
-        if self.nodes is None:
-            raise ConfigError(
-                "the model has no parameters yet, because in_channels=-1 and no features were "
-                "seen; expected a call of the model, or model.standardize(data), before this"
-            )
-        super()._save_to_state_dict(*args)
-
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
-        offset = state.get(f"{prefix}nodes.offset")
-        if offset is not None:
-            self.begin(offset.size(-1))
-        super()._load_from_state_dict(state, prefix, *args)
 
 
 def _columns(graphs: Sequence[Data], name: str, width: int) -> list[Tensor]:

@@ -71,7 +71,7 @@ class ConvGNN(Model):
                     f"the predictions, out_channels=..., or readout=hogwild.Readout(...)"
                 )
             readout = Readout(
-                conv.readout_channels, out_channels=out_channels, widths=widths, pool=pool,
+                conv.hidden_channels, out_channels=out_channels, widths=widths, pool=pool,
                 replicas=conv.replicas,
             )  # fmt: skip
         elif out_channels is not None or pool is not None:
@@ -79,10 +79,10 @@ class ConvGNN(Model):
                 f"out_channels={out_channels!r} and pool={pool!r} were given beside a Readout, "
                 f"which has its own; expected them in the constructor of the Readout"
             )
-        if (readout.in_channels, readout.replicas) != (conv.readout_channels, conv.replicas):
+        if (readout.in_channels, readout.replicas) != (conv.hidden_channels, conv.replicas):
             raise ConfigError(
                 f"the readout has in_channels={readout.in_channels} and replicas="
-                f"{readout.replicas}, the convolution hidden_channels={conv.readout_channels} and "
+                f"{readout.replicas}, the convolution hidden_channels={conv.hidden_channels} and "
                 f"replicas={conv.replicas}; expected equal numbers"
             )
         if features is None:
@@ -102,7 +102,7 @@ class ConvGNN(Model):
 
     @property
     def in_channels(self) -> int:
-        """Width of the node features; −1: it is not known yet."""
+        """Width of the node features."""
         return self.features.in_channels
 
     def reset_parameters(self) -> None:
@@ -113,23 +113,15 @@ class ConvGNN(Model):
     def encoded(self, inputs: Inputs) -> Inputs:
         """What the convolution reads: inputs with standardised and encoded features."""
         inputs = self.features(self.accept(inputs))
-        if not self.features.encodes:
-            return inputs
-        self._check(inputs)
+        return self._encoded(inputs) if self.features.encodes else inputs
+
+    @opaque
+    def _encoded(self, inputs: Inputs) -> Inputs:
+        check_inputs(inputs, self.conv, self.in_channels)
         x = self.features.encode(inputs.x)
-        self._check_encoded(x)
-        return replace(inputs, x=x)
-
-    @opaque
-    def _check(self, inputs: Inputs) -> None:
-        """Raise if these inputs cannot be encoded; make parameters that waited for them."""
-        check_inputs(inputs, self.conv, self.features.in_channels)
-        self.features.begin(inputs.x.size(-1))
-
-    @opaque
-    def _check_encoded(self, x: Tensor) -> None:
         if self.conv.validate and not unreadable(x):
             require_finite("the output of the encoder", x, "an encoder with finite parameters")
+        return replace(inputs, x=x)
 
     def standardize(self, data: Data | Iterable[Data]) -> Self:
         """Compute offset and scale of every feature, by which the model then standardises its
@@ -161,12 +153,6 @@ class ConvGNN(Model):
     def solver_path(self, inputs: Inputs) -> list[str]:
         return self.conv.solver_path(self.encoded(inputs))
 
-    def solutions(self, inputs: Inputs, h0: Tensor | None = None) -> list[Solution]:
-        return self.conv.solutions(self.encoded(inputs), h0)
-
-    def joined(self, levels: Sequence[Solution]) -> Solution:
-        return self.conv.joined(levels)
-
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         inputs = Inputs.of(inputs)
         lead = () if self.replicas is None else (self.replicas,)
@@ -177,8 +163,7 @@ class ConvGNN(Model):
                 f"model.embed(data).value has it"
             )
         dtype = first_parameter(self.readout, h).dtype
-        h = self.conv.for_readout(widened(h, dtype))
-        return self.readout(h, inputs.batch, inputs.batch_size)
+        return self.readout(widened(h, dtype), inputs.batch, inputs.batch_size)
 
     def require_asynchronous(self, inputs: Inputs) -> None:
         self.conv.require_asynchronous(inputs)

@@ -47,10 +47,8 @@ from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
-from hogwild.ops import gather, scatter, scatter_into
+from hogwild.ops import gather, scatter
 from hogwild.problems.base import Evaluation, Objective
-from hogwild.solvers.loop import Solver
-from hogwild.solvers.newton import Newton
 from hogwild_node.problems import GSD
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
@@ -206,8 +204,8 @@ class GSDProblem(Objective):
         r""":math:`\tilde A H`, [R, k, N]."""
         _, rows, cols = _links(self.graph)
         out = self.own * h
-        scatter_into(out, rows, gather(h, cols).mul_(self.pair))  # one buffer the size of the edges
-        return out
+        sent = gather(h, cols).mul_(self.pair)  # one buffer the size of the edges
+        return out.scatter_add_(-1, rows.expand_as(sent), sent)
 
     def evaluate(self, h: Tensor) -> GSDEvaluation:
         return GSDEvaluation(self, h)
@@ -304,26 +302,11 @@ class GSDConv(ImplicitConv):
         widths = (*require_widths("widths", widths), hidden_channels)
         self.encoder = MLP(in_channels, widths, replicas=self.replicas)
 
-    def reset_parameters(self) -> None:
-        """Draw fresh parameters."""
-        self.encoder.reset_parameters()
-
-    def default_solver(self) -> Solver:
-        return Newton()
-
     def problem(self, inputs: Inputs) -> GSDProblem:
         """The energy of these inputs, attached to the autograd graph."""
-        inputs = self.accept(inputs)
-        x, edge_weight = inputs.x, inputs.edge_weight
-        graph, target = self.graph(inputs), self._encode(self.encoder, x)
-        weight = target.new_ones(graph.num_edges) if edge_weight is None else edge_weight.to(target)
-        return GSDProblem.of(graph, self.gamma, self.beta, target, weight)
-
-    def require_asynchronous(self, inputs: Inputs) -> None:
-        Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
-
-    def _distinctions(self) -> dict[str, object]:
-        return {"gamma": self.gamma, "beta": self.beta}
+        graph, x, _, _, weight = self.fields(inputs)
+        weight = x.new_ones(graph.num_edges) if weight is None else weight
+        return GSDProblem.of(graph, self.gamma, self.beta, self.encode(self.encoder, x), weight)
 
 
 class GSDGNN(ImplicitGNN):

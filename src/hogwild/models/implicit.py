@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,7 @@ from hogwild.errors import (
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution, unreadable
-from hogwild.models.base import Conv, keywords, refuse_unknown
+from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
 from hogwild.models.validation import (
     first_parameter,
     large_features,
@@ -34,7 +36,9 @@ from hogwild.models.validation import (
 )
 from hogwild.ops import all_finite, as_field, precise
 from hogwild.problems.base import Problem
+from hogwild.solvers.anderson import Anderson
 from hogwild.solvers.loop import Solver
+from hogwild.solvers.newton import Newton
 
 
 class Solving(TypedDict, total=False):
@@ -46,6 +50,16 @@ class Solving(TypedDict, total=False):
     on_failure: str
     validate: bool
     out_channels: int  # only where a layer is called: super().__init__() takes hidden_channels
+
+
+class Checked(NamedTuple):
+    """What a layer reads, checked and in the precision of the solve."""
+
+    graph: Graph
+    x: Tensor  # [1 or R, p, N] features
+    heard: Tensor | None  # [1 or R, p, E] the senders' features as heard; None: those of x
+    attr: Tensor | None  # [1, r, E] features of the edges
+    weight: Tensor | None  # [E] weights of the edges
 
 
 class ImplicitConv(Conv):
@@ -107,9 +121,10 @@ class ImplicitConv(Conv):
         self.on_failure = on_failure
         self.validate = validate
 
-    @abstractmethod
     def default_solver(self) -> Solver:
-        """The solver that the layer uses if the user gave none."""
+        """The solver that the layer uses if the user gave none: Newton's method for energies,
+        Anderson acceleration for fixed points."""
+        return Newton() if self.kind is Kind.OPTIMISATION else Anderson()
 
     @abstractmethod
     def problem(self, inputs: Inputs) -> Problem:
@@ -130,6 +145,23 @@ class ImplicitConv(Conv):
             h, one = h.mT.to(inputs.x.dtype), 0 if self.replicas is None else slice(None)
         return Solution(h[one], found.status[one], found.iterations[one], found.residual[one])
 
+    def measured(
+        self, h: Tensor, inputs: Inputs, measure: Callable[[Any, Tensor], Tensor]
+    ) -> Tensor:
+        """A function of the problem and of embeddings ``h`` [N, k] or [R, N, k] for every graph,
+        [G] or [R, G]; ``measure`` gets them as [R, k, N]."""
+        inputs = self.accept(inputs)
+        refuse_transforms(self, inputs)
+        with self._precise(inputs):
+            problem = self.problem(inputs)
+            h = self._embeddings("h", h, problem, self.precision(inputs.x))
+            value = measure(problem, h)
+        return value if self.replicas is not None else value[0]
+
+    def require_asynchronous(self, inputs: Inputs) -> None:
+        if self.kind is Kind.OPTIMISATION:
+            Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
+
     def require_level(self) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError`, with the reason, unless every node can
         pose the problem itself while the features of its neighbours change, as they do above the
@@ -145,22 +177,15 @@ class ImplicitConv(Conv):
         like = inputs.x if isinstance(inputs.x, Tensor) else first_parameter(self, None)
         return precise(getattr(like, "device", torch.device("cpu")).type)
 
-    def fields(self, inputs: Inputs) -> tuple[Graph, Tensor, Tensor | None, Tensor | None]:
-        """Check the inputs; return their graph and, in the precision of the solve, the features
-        [1 or R, p, N], the senders' features as heard [1 or R, p, E] and edge features [1, r, E];
-        the last two may be ``None``."""
-        graph, dtype = self.graph(inputs), self.precision(inputs.x)
-        x, heard, attr = (
-            None if t is None else as_field(t, dtype)
-            for t in (inputs.x, inputs.heard, inputs.edge_attr)
+    def fields(self, inputs: Inputs) -> Checked:
+        """Check the inputs; what :meth:`problem` is made of."""
+        inputs = self.accept(inputs)
+        graph, dtype, weight = self.graph(inputs), self.precision(inputs.x), inputs.edge_weight
+        heard, attr = (
+            None if t is None else as_field(t, dtype) for t in (inputs.heard, inputs.edge_attr)
         )
-        assert x is not None
-        return graph, x, heard, attr
-
-    def _at(self, h: Tensor, inputs: Inputs) -> tuple[Any, Tensor]:
-        """The problem of these inputs, and the user's embeddings as [R, k, N]."""
-        problem = self.problem(inputs)
-        return problem, self._embeddings("h", h, problem, self.precision(inputs.x))
+        weight = None if weight is None else weight.to(dtype)
+        return Checked(graph, as_field(inputs.x, dtype), heard, attr, weight)
 
     def precision(self, x: Tensor) -> torch.dtype:
         """Precision of the solve."""
@@ -174,17 +199,15 @@ class ImplicitConv(Conv):
             )
         return dtype
 
-    def _encode(self, encoder: nn.Module | None, x: Tensor) -> Tensor:
-        """The encoded features [R, k, N], computed in the precision of the solve."""
-        dtype = self.precision(x)
-        if encoder is None:
-            out = x.to(dtype)
-        elif all(p.dtype == dtype for p in encoder.parameters()):
-            out = encoder(x.to(dtype))
+    def encode(self, encoder: nn.Module, x: Tensor) -> Tensor:
+        """An MLP of the features of every node, in their precision: [1 or R, p, N] -> [R, k, N]."""
+        rows = (x if x.size(0) > 1 else x[0]).mT
+        if all(p.dtype == x.dtype for p in encoder.parameters()):
+            out = encoder(rows)
         else:
-            parameters = {name: p.to(dtype) for name, p in encoder.named_parameters()}
-            out = functional_call(encoder, parameters, (x.to(dtype),))
-        out = out.mT.reshape(-1, self.hidden_channels, x.size(-2))
+            parameters = {name: p.to(x.dtype) for name, p in encoder.named_parameters()}
+            out = functional_call(encoder, parameters, (rows,))
+        out = out.mT.reshape(-1, self.hidden_channels, x.size(-1))
         return out.expand(self.replicas or 1, -1, -1)
 
     def _start(self, engine: Engine, inputs: Inputs, h0: Tensor | None) -> Tensor | None:
@@ -220,11 +243,11 @@ class ImplicitConv(Conv):
         return h.to(dtype).mT.expand(problem.replicas, k, n)
 
     def extra_repr(self) -> str:
-        """The sizes and options that ``print(layer)`` shows."""
-        options = {"edge_dim": self.edge_dim, "replicas": self.replicas, **self._distinctions()}
-        given = [f"{name}={value!r}" for name, value in options.items() if value is not None]
+        """What ``print(layer)`` shows: the sizes, and the options that are not the defaults."""
+        own = inspect.signature(type(self)).parameters.values()
+        usual = {p.name: p.default for p in own if p.kind is p.KEYWORD_ONLY} | {"replicas": None}
+        usual.pop("hidden_channels", None)
+        found = {name: getattr(self, name, value) for name, value in usual.items()}
+        options = {name: getattr(value, "name", value) for name, value in found.items()}
+        given = [f"{n}={value!r}" for n, value in options.items() if value != usual[n]]
         return ", ".join([f"{self.in_channels}, hidden_channels={self.hidden_channels}", *given])
-
-    def _distinctions(self) -> dict[str, object]:
-        """The options of a subclass that ``print(layer)`` shows."""
-        return {}

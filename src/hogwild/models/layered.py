@@ -20,10 +20,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv
-from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
-from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
+from hogwild.errors import ConfigError, require_all_positive, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
@@ -45,17 +44,15 @@ class Layer(nn.Module):
     def __init__(
         self,
         conv: nn.Module,
-        norm: nn.Module | None = None,
-        act: Callable[[Tensor], Tensor] | None = None,
-        dropout: float = 0.0,
-        act_first: bool = False,
+        act: Callable[[Tensor], Tensor] | None,
+        dropout: float,
     ) -> None:
         super().__init__()
         if not isinstance(conv, nn.Module):
             raise ConfigError(f"a layer is a {type(conv).__name__}; expected a torch.nn.Module")
-        self.conv, self.norm, self.act = conv, norm, act
+        self.conv, self.act = conv, act
+        self.norm: nn.Module | None = None
         self.dropout = nn.Dropout(dropout) if dropout else None
-        self.act_first = act_first
         takes = inspect.signature(conv.forward).parameters
         self.reads = tuple(name for name in ("edge_attr", "edge_weight") if name in takes)
         self.title = type(conv).__name__  # in errors
@@ -63,11 +60,9 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, fields: Fields) -> Tensor:
         """[N, k] → [N, k]."""
         h = self._convolve(x, fields)
-        if self.act is not None and self.act_first:
-            h = self.act(h)
         if self.norm is not None:
             h = self.norm(h)
-        if self.act is not None and not self.act_first:
+        if self.act is not None:
             h = self.act(h)
         return h if self.dropout is None else self.dropout(h)
 
@@ -92,7 +87,7 @@ class LayerList(nn.ModuleList):
 
 
 def build(
-    layers: BasicGNN | Iterable[nn.Module],
+    layers: Iterable[nn.Module],
     hidden_channels: int | None,
     edge_dim: int | None,
     act: str | Callable[[Tensor], Tensor] | None,
@@ -104,33 +99,24 @@ def build(
     Returns:
         The width of the embeddings, the width of the edge features, and the layers.
     """
-    if isinstance(layers, BasicGNN):
-        if act != "relu" or norm is not None or dropout:
-            raise ConfigError(
-                f"{type(layers).__name__} has its own activation, norms and dropout, but act, norm "
-                f"or dropout was given; expected these options in the constructor of "
-                f"{type(layers).__name__}"
-            )
-        stack, width = _take_over(layers), layers.hidden_channels
-    elif not isinstance(layers, Iterable) or isinstance(layers, nn.Sequential):
+    if not isinstance(layers, Iterable) or isinstance(layers, nn.Sequential):
         raise ConfigError(
-            f"layers is one {type(layers).__name__}; expected a list of convolutions, or a PyG "
-            f"model such as torch_geometric.nn.GraphSAGE, as the first argument: "
-            f"LayeredGNN(layers, in_channels, out_channels=...)"
+            f"layers is one {type(layers).__name__}; expected a list of convolutions as the first "
+            f"argument: LayeredGNN([SAGEConv(k, k), ...], in_channels, out_channels=...). "
+            f"hogwild.wrap takes a whole model of PyG"
         )
-    else:
-        try:
-            function = activation_resolver(act)
-        except ValueError as error:
-            raise ConfigError(f"act={act!r}; expected one of PyG's, a function or None") from error
-        stack = [Layer(conv, None, function, dropout) for conv in layers]
-        width = hidden_channels or _first(stack, "in_channels")
+    try:
+        function = activation_resolver(act)
+    except ValueError as error:
+        raise ConfigError(f"act={act!r}; expected one of PyG's, a function or None") from error
+    stack = [Layer(conv, function, dropout) for conv in layers]
     if not stack:
         raise ConfigError("layers is empty; expected at least one convolution")
+    width = hidden_channels or _first(stack, "in_channels")
     if width is None or hidden_channels not in (None, width):
         raise ConfigError(
-            f"hidden_channels={hidden_channels}, and the layers have width {width}; expected "
-            f"hidden_channels=k for layers k → k that have no in_channels"
+            f"hidden_channels={hidden_channels}; expected hidden_channels=k for layers k → k that "
+            f"have no in_channels"
         )
     require_all_positive(hidden_channels=width, edge_dim=edge_dim)
     if edge_dim is None:
@@ -153,21 +139,6 @@ def build(
                 f"{layer.title} does not know its input width yet; expected in_channels={width}"
             )
     return width, edge_dim, stack
-
-
-def _take_over(model: BasicGNN) -> list[Layer]:
-    """The layers of a PyG model. As in PyG, the last layer has no norm, activation or dropout."""
-    if model.jk_mode is not None:
-        raise AsynchronyError(
-            f"jk={model.jk_mode!r}: jumping knowledge reads the embeddings of all layers, but a "
-            f"node only keeps its latest embedding; expected jk=None"
-        )
-    norms = [None if isinstance(norm, nn.Identity) else norm for norm in model.norms]
-    last = len(model.convs) - 1
-    return [
-        Layer(conv, norm, model.act, model.dropout.p, model.act_first) if i < last else Layer(conv)
-        for i, (conv, norm) in enumerate(zip(model.convs, norms, strict=True))
-    ]
 
 
 def _norm(norm: str | nn.Module, width: int) -> nn.Module:
@@ -258,7 +229,7 @@ class Layers(Conv):
 
     def __init__(
         self,
-        layers: BasicGNN | Iterable[nn.Module],
+        layers: Iterable[nn.Module],
         in_channels: int,
         *,
         hidden_channels: int | None = None,
@@ -397,10 +368,7 @@ class LayeredGNN(ConvGNN):
 
     Args:
         layers: Convolutions of width k, called as ``layer(x, edge_index)``, with ``edge_attr`` and
-            ``edge_weight`` if they take them; or a PyG model such as
-            ``torch_geometric.nn.GraphSAGE(k, k, num_layers=3)``, of which the model takes
-            convolutions, norms, activation and dropout (its last layer has none of the latter
-            three).
+            ``edge_weight`` if they take them.
         in_channels: Width of the node features.
         kwargs: ``out_channels``, ``pool`` and ``readout`` as in
             :class:`~hogwild.models.gnn.ConvGNN`, and arguments of :class:`~hogwild.models.Layers`.
@@ -410,7 +378,7 @@ class LayeredGNN(ConvGNN):
 
     def __init__(
         self,
-        layers: BasicGNN | Iterable[nn.Module],
+        layers: Iterable[nn.Module],
         in_channels: int,
         *,
         out_channels: int | None = None,

@@ -1,15 +1,20 @@
-r"""Programs of levels: a module's forward, recorded on the whole graph (:class:`Recorded`) and run
-for some nodes (:class:`LayeredProblem`).
+r"""Programs of levels: models in which nodes hear their neighbours several times.
 
-The *levels* of a program are the modules in which nodes hear their neighbours: every
-``torch_geometric.nn.MessagePassing`` of a user's model, every layer of a
-:class:`~hogwild.LayeredGNN`. A level inside another level is part of the outer one. Everything
-between the levels works on every node by itself. Calls of levels are numbered in the order in which
-the forward makes them; a level may be called several times.
+The *levels* of a program are the modules in which nodes hear their neighbours: the layers of a
+:class:`~hogwild.models.Stack`, of a :class:`~hogwild.LayeredGNN`, or every
+``torch_geometric.nn.MessagePassing`` of a user's model. Everything between the levels works on
+every node by itself. At level :math:`\ell` a node has a value :math:`v_i^\ell` and hears those of
+its neighbours. The result :math:`z_i^\ell` of the level is
 
-Some nodes are computed by the forward itself, on their *stars*: the nodes, and a leaf for every
-edge into them. At every call of a level the inputs of the leaves are replaced by what the nodes
-last heard,
+* *solved for* in a stack (:class:`StackProblem`): the values are the features
+  :math:`v_i^\ell = [x_i \,\|\, z_i^{\ell - 1}]` of a problem;
+* *computed* by all other levels (:class:`LayeredProblem`). The module's forward is recorded on the
+  whole graph (:class:`Recorded`) and run for some nodes. A level inside another level is part of
+  the outer one. Calls of levels are numbered in the order in which the forward makes them; a level
+  may be called several times.
+
+To compute some nodes, the forward runs on their *stars*: the nodes, and a leaf for every edge into
+them. At every call of a level the inputs of the leaves are replaced by what the nodes last heard,
 
 .. math::
     z_i^\ell = \operatorname{level}^\ell\bigl(v_i^\ell, \{v_j^\ell, e_{ij} \mid
@@ -26,7 +31,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -35,79 +40,16 @@ from torch.utils._pytree import tree_leaves, tree_map
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
-from hogwild.models.stars import (
-    StarEdges,
-    normalised,
-    normalises,
-    unweighted,
-    without_normalisation,
-)
+from hogwild.models.stars import Fields, StarEdges, normalises, without_normalisation
+from hogwild.ops import gather
+from hogwild.problems.base import Problem
 from hogwild_node.problems import LocalLayers
+
+if TYPE_CHECKING:
+    from hogwild.models.implicit import ImplicitConv
 
 _TAPPED = threading.RLock()
 """Held while levels are intercepted, because threads may share a module."""
-
-
-@dataclass(eq=False)
-class Fields:
-    """What a forward reads: tensors over nodes, tensors over edges, and the edges, of the whole
-    graph or of some stars."""
-
-    graph: Graph
-    nodes: dict[str, Tensor]
-    edges: dict[str, Tensor]
-    index: Tensor
-    batched: bool = True
-    star: StarEdges | None = None
-    whole: Fields | None = None  # those of the whole graph, on stars
-    _kept: dict[object, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def of(cls, inputs: Inputs, graph: Graph, x: Tensor) -> Fields:
-        """The tensors of the data, with the node features ``x``."""
-        edges = {"edge_attr": inputs.edge_attr, "edge_weight": inputs.edge_weight}
-        return cls(
-            graph,
-            {"x": x, "batch": inputs.owner, **inputs.nodes},
-            {name: value for name, value in edges.items() if value is not None} | inputs.edges,
-            inputs.edge_index,
-            inputs.batch is not None,
-        )
-
-    @property
-    def rows(self) -> int:
-        return self.nodes["x"].size(0)
-
-    def at(self, star: StarEdges) -> Fields:
-        """The data of the nodes and edges of some stars. A leaf has the features of the node that
-        it stands for. Features never change, and a forward may compute edge features from them
-        (such as distances)."""
-        return replace(
-            self,
-            nodes={name: value[star.nodes] for name, value in self.nodes.items()},
-            edges={name: value[star.rows] for name, value in self.edges.items()},
-            index=star.index,
-            star=star,
-            whole=self,
-        )
-
-    def changed(self, change: Callable[[str, Tensor], Tensor]) -> Fields:
-        """The data with other features of the nodes."""
-        nodes = {n: v if n == "batch" else change(n, v) for n, v in self.nodes.items()}
-        return replace(self, nodes=nodes)
-
-    def normalised(self, conv: Any, name: str | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Edges and weights of PyG's GCN, with the degrees of the whole graph; ``name`` is that of
-        its edge weights."""
-        if self.whole is not None and self.star is not None:
-            _, weight = self.whole.normalised(conv, name, dtype)
-            return self.star.weighted(weight, self.graph.num_edges)
-        key = (conv.improved, conv.add_self_loops, dtype)
-        if name is None:
-            return unweighted(self.graph, *key)
-        if (name, *key) not in self._kept:
-            self._kept[name, *key] = normalised(self.graph, self.edges[name], *key)
-        return self._kept[name, *key]
 
 
 @dataclass(frozen=True)
@@ -438,3 +380,78 @@ class LayeredProblem(LocalLayers):
         """Run the forward on stars, with other ``fields`` than those of the problem if they are
         given; ``known`` and ``heard`` are those of :meth:`Recorded.of`."""
         return Recorded.of(self.program, self._on(at, fields), self.recorded, known, heard)
+
+
+def beside(x: Tensor, h: Tensor) -> Tensor:
+    """The input of a level of a stack: features and embeddings side by side, [..., n, p + k]."""
+    return torch.cat([x.expand(*h.shape[:-1], x.size(-1)), h], -1)
+
+
+@dataclass(eq=False)
+class StackProblem:
+    """The problems of all levels of a stack on one graph. The problem of level 0 is fixed. The
+    problem of any other level changes with the embeddings of the level below.
+
+    Attributes:
+        first: The problem of level 0, detached from autograd.
+        levels: The layers.
+        inputs: The inputs of level 0.
+    """
+
+    first: Problem
+    levels: Sequence[ImplicitConv]
+    inputs: Inputs
+
+    @property
+    def graph(self) -> Graph:
+        return self.first.graph
+
+    @property
+    def widths(self) -> list[int]:
+        """Width of every level's embeddings."""
+        return [level.hidden_channels for level in self.levels]
+
+    @property
+    def channels(self) -> int:
+        """Width of all levels' embeddings together."""
+        return sum(self.widths)
+
+    def detach(self) -> StackProblem:
+        """The problem itself, which is already detached."""
+        return self
+
+    def pose(self, level: int, own: Tensor, heard: Tensor) -> Problem:
+        """The problem of a level above the first, detached from autograd.
+
+        The problem at a node depends only on the node's own embedding and on what the node heard.
+
+        Args:
+            level: The level.
+            own: The embeddings of the level below, [R, k, N].
+            heard: The sender's embedding on every edge, as its receiver last heard it, [R, k, E].
+        """
+        x, source = self.inputs.x, self.graph.src
+        inputs = replace(
+            self.inputs,
+            x=beside(x, self._as_features(own)),
+            heard=beside(x[..., source, :], self._as_features(heard)),
+        )
+        return self.levels[level].problem(inputs).detach()
+
+    def _as_features(self, h: Tensor) -> Tensor:
+        """[R, k, n] -> [(R,) n, k], in the precision of the features."""
+        h = h.mT.to(self.inputs.x.dtype)
+        return h[0] if self.levels[0].replicas is None else h
+
+    def problems(self, answers: Sequence[Tensor] = ()) -> list[Problem]:
+        """The problems of all levels if every node has these embeddings of each level [R, k, N],
+        and all its neighbours have heard them; by default where asynchronous runs start."""
+        found = [self.first]
+        for level in range(1, len(self.levels)):
+            below = answers[level - 1] if answers else found[-1].start()
+            found.append(self.pose(level, below, gather(below, self.graph.src)))
+        return found
+
+    def start(self) -> Tensor:
+        """The starting point of asynchronous runs, [R, channels, N]."""
+        return torch.cat([problem.start() for problem in self.problems()], 1)

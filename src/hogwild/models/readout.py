@@ -19,7 +19,6 @@ from hogwild.models.base import Called
 from hogwild.nn import norm as norms
 from hogwild.nn.mlp import MLP
 
-Network = Callable[[Tensor], Tensor]
 POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
     "mean": global_mean_pool, "add": global_add_pool, "sum": global_add_pool,
     "max": global_max_pool,
@@ -118,41 +117,18 @@ class Readout(nn.Module, metaclass=Called):
         return f"Readout({', '.join(sizes + given)})"
 
     def forward(self, h: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
+        """``size`` is the number of graphs; ``None``: read from ``batch``."""
         if self.norm is not None:
             rows = self.norm(h.mT if h.dim() == 3 else h.mT.unsqueeze(0)).mT
             h = rows if h.dim() == 3 else rows[0]
-        pool = "sum" if self.pool == ATTENTION else self.pool or "mean"
-        return read(self.node, self.graph, h, batch, size, pool, self.score)
-
-
-def read(
-    node: MLP,
-    graph: MLP | None,
-    h: Tensor,
-    batch: Tensor | None = None,
-    size: int | None = None,
-    pool: str = "mean",
-    score: MLP | None = None,
-) -> Tensor:
-    """Predictions of nodes, [(R,) N, out], or with ``graph`` of graphs, [(R,) G, out].
-
-    Args:
-        node: The perceptron on nodes.
-        graph: The perceptron on the mean of the nodes' outputs in every graph, or ``None``.
-        h: The embeddings, [(R,) N, k].
-        batch: The graph of every node, [N]; ``None``: there is one graph.
-        size: Number of graphs; ``None``: read from ``batch``.
-        pool: One of :data:`POOLS`.
-        score: The scores [(R,) N, 1] of nodes, whose softmax over a graph weighs the nodes' outputs
-            before they are pooled; ``None``: they are not weighed.
-    """
-    y = node(h)
-    if graph is None:
-        return y
-    if score is not None:
-        s = score(h)
-        y = y * (s.softmax(-2) if batch is None else softmax(s, batch, num_nodes=size, dim=-2))
-    if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
-        whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
-        return graph(whole.get(pool, y.sum)(-2, keepdim=True))
-    return graph(POOLS[pool](y, batch, size))
+        y = self.node(h)
+        if self.graph is None:
+            return y
+        pool = "sum" if self.score is not None else str(self.pool)
+        if self.score is not None:
+            s = self.score(h)
+            y = y * (s.softmax(-2) if batch is None else softmax(s, batch, num_nodes=size, dim=-2))
+        if batch is None:  # PyG would drop the dimension of the graphs where there are replicas
+            whole: dict[str, Callable[..., Tensor]] = {"mean": y.mean, "max": y.amax}
+            return self.graph(whole.get(pool, y.sum)(-2, keepdim=True))
+        return self.graph(POOLS[pool](y, batch, size))

@@ -41,8 +41,6 @@ from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.mlp import MLP
 from hogwild.ops import distinct, gather, mtm, scatter
 from hogwild.problems.base import FixedPoint
-from hogwild.solvers.anderson import Anderson
-from hogwild.solvers.loop import Solver
 from hogwild_node.local import LocalMap
 from hogwild_node.networks import Slot, read
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
@@ -120,16 +118,9 @@ class TanhMLP(MLP):
         """One, because tanh roughly preserves the variance."""
         return 1.0
 
-    def forward(self, x: Tensor) -> Tensor:
-        last = len(self.weight) - 1
-        for i, (weight, bias) in enumerate(zip(self.weight, self.bias, strict=True)):
-            x = torch.matmul(x, weight.mT) + bias.unsqueeze(-2)
-            x = torch.tanh(x) if i < last or self.squash else x
-        return x
-
-    def given(self, slots: Sequence[Slot], dtype: torch.dtype) -> TanhMap:
-        """The network as a function of its *first* inputs, in this precision; its last inputs are
-        these features."""
+    def forward(self, slots: Sequence[Slot]) -> TanhMap:  # type: ignore[override]
+        """The network as a function of its *first* inputs; its last inputs are these features."""
+        dtype = slots[0].features.dtype
         weights, biases = (
             [(p if self.replicas is not None else p.unsqueeze(0)).to(dtype) for p in parameters]
             for parameters in (self.weight, self.bias)
@@ -294,21 +285,13 @@ class ScarselliConv(ImplicitConv):
         first[..., c : c + k].mul_(OWN / sizes[0])
         self.message_net.weight[0][..., : 2 * k].mul_(HEARD / (DEGREE * sizes[1]))
 
-    def default_solver(self) -> Solver:
-        return Anderson()
-
     def problem(self, inputs: Inputs) -> ScarselliProblem:
         """The fixed point of these inputs, attached to the autograd graph."""
-        inputs = self.accept(inputs)
-        graph, x, heard, edge_attr = self.fields(inputs)
-        dtype, sender = x.dtype, Slot(x, graph.src) if heard is None else Slot(heard)
+        graph, x, heard, edge_attr, weight = self.fields(inputs)
+        sender = Slot(x, graph.src) if heard is None else Slot(heard)
         slots = [Slot(x, graph.dst), sender, *([] if edge_attr is None else [Slot(edge_attr)])]
-        return ScarselliProblem(
-            graph,
-            self.message_net.given(slots, dtype),
-            self.update_net.given([Slot(x)], dtype),
-            None if inputs.edge_weight is None else inputs.edge_weight.to(dtype),
-        )
+        message, update = self.message_net(slots), self.update_net([Slot(x)])
+        return ScarselliProblem(graph, message, update, weight)
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         r"""Scarselli's penalty :math:`\sum_c (\|J_{:,c}\|_1 - \mu)_+^2` at embeddings h, for every
@@ -324,11 +307,8 @@ class ScarselliConv(ImplicitConv):
         """
         if not 0 <= target < 1:
             raise ConfigError(f"target={target!r}; expected a number from 0 to below 1")
-        inputs = self.accept(inputs)
-        with self._precise(inputs):
-            problem, h = self._at(h, inputs)
-            value: Tensor = problem.penalty(h, target).to(inputs.x.dtype)
-        return value if self.replicas is not None else value[0]
+        found = self.measured(h, inputs, lambda problem, h: problem.penalty(h, target))
+        return found.to(self.accept(inputs).x.dtype)
 
 
 class ScarselliGNN(ImplicitGNN):

@@ -255,15 +255,12 @@ class SoftEnergyConv(ImplicitConv):
 
     def problem(self, inputs: Inputs) -> SoftProblem:
         """The energy of these inputs, attached to the autograd graph."""
-        inputs = self.accept(inputs)
-        graph, x, heard, attr = self.fields(inputs)
+        graph, x, heard, attr, weight = self.fields(inputs)
         below = x[:, -self.hidden_channels :]
         below_heard = None if heard is None else heard[:, -self.hidden_channels :]
         if self.norm is not None:
             x, heard = self.norm(x), None if heard is None else self.norm(heard)
-        weight = x.new_ones(graph.num_edges)
-        if inputs.edge_weight is not None:
-            weight = inputs.edge_weight.to(x.dtype)
+        weight = x.new_ones(graph.num_edges) if weight is None else weight
         degree = 1.0 + graph.received(weight)
         known = knowing(x, degree)
         near = known if heard is None else knowing(heard, degree[graph.src])
@@ -279,8 +276,8 @@ class SoftEnergyConv(ImplicitConv):
         parts = self.terms(x.dtype)
         bias = _pairs(graph, parts.pop("bias"), known, near, attr)
         local = Soft(
-            self._encode(self.encoder, known.mT if known.size(0) > 1 else known[0].mT),
-            bias, *scales(self.aggr, here, there, self.max_degree), weight,
+            self.encode(self.encoder, known), bias,
+            *scales(self.aggr, here, there, self.max_degree), weight,
             offset=parts.pop("inner_bias") @ known, beta=self.beta, **parts,
         )  # fmt: skip
         found = SoftProblem(graph, local, self.condition)
@@ -330,9 +327,6 @@ class SoftEnergyConv(ImplicitConv):
         found: Tensor = part().to(dtype)
         return found if self.replicas is not None else found.unsqueeze(0)
 
-    def require_asynchronous(self, inputs: Inputs) -> None:
-        Inputs.of(inputs).graph(validate=self.validate).require_reverse_links()
-
     def require_level(self) -> None:
         if self.heads is not None:
             raise AsynchronyError(
@@ -341,14 +335,6 @@ class SoftEnergyConv(ImplicitConv):
                 f"neighbours of its sender, which a node does not hear; expected heads=None, or "
                 f"one layer"
             )
-
-    def _distinctions(self) -> dict[str, object]:
-        return {
-            "condition": self.condition, "aggr": self.aggr, "max_degree": self.max_degree,
-            "heads": self.heads, "local_channels": self.local_channels or None, "rate": self.rate,
-            "bias_rate": self.bias_rate,
-            "norm": self.norm and self.norm.name, "residual": self.residual or None,
-        }  # fmt: skip
 
 
 def _pairs(graph: Graph, weight: Tensor, own: Tensor, near: Tensor, attr: Tensor | None) -> Tensor:
@@ -392,8 +378,7 @@ class SoftEnergyGNN(ConvGNN):
     ones. Anchors and edge biases of all layers read nothing else of the features.
 
     Args:
-        in_channels: Width of the node features; −1: that of the first features. Parameters that
-            depend on it are made at the first call, as in PyG.
+        in_channels: Width of the node features.
         hidden_channels: Width k of the embeddings.
         out_channels: Width of the predictions.
         num_layers: Number of layers. Layers above the first read [x ‖ embeddings of the layer
@@ -448,7 +433,7 @@ class SoftEnergyGNN(ConvGNN):
         conv = Stack(levels, jk=jk)
         if not isinstance(readout, Readout) and out_channels is not None:
             readout = Readout(
-                conv.readout_channels, out_channels=out_channels, pool=pool, dropout=dropout,
+                conv.hidden_channels, out_channels=out_channels, pool=pool, dropout=dropout,
                 norm=norm, widths=(k,) if readout is None else require_widths("readout", readout),
                 pooled=None if pool is None else k, replicas=replicas,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-r"""Graphs of stars: the edges that a forward reads where some nodes compute.
+r"""What a forward reads: the tensors and edges of a whole graph, or of some stars.
 
 A forward is written for whole graphs. An asynchronous node evaluates it on its *star*: the node,
 and one leaf for every edge into it. The leaf holds what the node last heard on that edge.
@@ -12,7 +12,8 @@ and one leaf for every edge into it. The leaf holds what the node last heard on 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hogwild.graph import Graph, Star, kept
+from hogwild.graph.inputs import Inputs
 
 
 @dataclass(eq=False)
@@ -99,6 +101,68 @@ def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:
 def _reversed(graph: Graph) -> Graph:
     """The graph with all edges reversed; edges keep their indices."""
     return Graph(graph.dst, graph.src, graph.batch, graph.num_nodes, graph.num_graphs)
+
+
+@dataclass(eq=False)
+class Fields:
+    """What a forward reads: tensors over nodes, tensors over edges, and the edges, of the whole
+    graph or of some stars."""
+
+    graph: Graph
+    nodes: dict[str, Tensor]
+    edges: dict[str, Tensor]
+    index: Tensor
+    batched: bool = True
+    star: StarEdges | None = None
+    whole: Fields | None = None  # those of the whole graph, on stars
+    _kept: dict[object, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, inputs: Inputs, graph: Graph, x: Tensor) -> Fields:
+        """The tensors of the data, with the node features ``x``."""
+        edges = {"edge_attr": inputs.edge_attr, "edge_weight": inputs.edge_weight}
+        return cls(
+            graph,
+            {"x": x, "batch": inputs.owner, **inputs.nodes},
+            {name: value for name, value in edges.items() if value is not None} | inputs.edges,
+            inputs.edge_index,
+            inputs.batch is not None,
+        )
+
+    @property
+    def rows(self) -> int:
+        return self.nodes["x"].size(0)
+
+    def at(self, star: StarEdges) -> Fields:
+        """The data of the nodes and edges of some stars. A leaf has the features of the node that
+        it stands for. Features never change, and a forward may compute edge features from them
+        (such as distances)."""
+        return replace(
+            self,
+            nodes={name: value[star.nodes] for name, value in self.nodes.items()},
+            edges={name: value[star.rows] for name, value in self.edges.items()},
+            index=star.index,
+            star=star,
+            whole=self,
+        )
+
+    def changed(self, change: Callable[[str, Tensor], Tensor]) -> Fields:
+        """The data with other features of the nodes."""
+        nodes = {n: v if n == "batch" else change(n, v) for n, v in self.nodes.items()}
+        return replace(self, nodes=nodes)
+
+    def normalised(self, conv: Any, name: str | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Edges and weights of PyG's GCN, with the degrees of the whole graph; ``name`` is that of
+        its edge weights."""
+        if self.whole is not None and self.star is not None:
+            _, weight = self.whole.normalised(conv, name, dtype)
+            return self.star.weighted(weight, self.graph.num_edges)
+        key = (conv.improved, conv.add_self_loops, dtype)
+        if name is None:
+            return unweighted(self.graph, *key)
+        if (name, *key) not in self._kept:
+            self._kept[name, *key] = normalised(self.graph, self.edges[name], *key)
+        return self._kept[name, *key]
 
 
 # -- the weights of a GCN -------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from hogwild.graph.inputs import Inputs
 from hogwild.linalg.direct import resemble
 from hogwild.linalg.solution import Solution
 from hogwild.models.base import Kind
-from hogwild.models.stack import StackProblem
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model, runnable
 
@@ -141,19 +140,14 @@ class WarmStart:
     def __call__(self, batch: Data) -> Tensor:
         """The model's predictions for a PyG ``Batch`` (or ``Data``) of numbered graphs; the
         embeddings are kept."""
-        inputs = Inputs.of(batch)
-        return self.model.read(self.model.joined(self._solutions(batch, inputs)).value, inputs)
+        return self.model.read(self.embed(batch).value, Inputs.of(batch))
 
     def embed(self, batch: Data) -> Solution:
         """The embeddings with diagnostics, as the model's ``embed`` returns them; they are kept."""
-        return self.model.joined(self._solutions(batch, Inputs.of(batch)))
-
-    def _solutions(self, batch: Data, inputs: Inputs) -> list[Solution]:
-        rows = self._rows(batch)
+        rows, inputs = self._rows(batch), Inputs.of(batch)
         h0, many = self._memory.get(rows), self.model.replicas is not None
-        found = self.model.solutions(inputs, h0 if h0 is None or many else h0[0])
-        whole = Solution.of_levels(found, every=True)
-        h, converged = whole.value, whole.converged
+        found = self.model.embed(inputs, h0 if h0 is None or many else h0[0])
+        h, converged = found.side_by_side, found.converged
         usable = None if bool(converged.all()) else converged[..., inputs.owner]
         self._memory.put(h if many else h.unsqueeze(0), rows, usable)
         return found
@@ -233,16 +227,11 @@ class Stream:
         self.edges: Tensor | None = None
         self.graph: Graph | None = None
         self.ids: Tensor | None = None
-        self.h: list[Tensor] = []  # of every level, [(R,) N, k]
+        self.h: Tensor | None = None  # of all levels, [(R,) N, …]
 
     def update(self, data: Data | Inputs) -> Solution:
         """The solution on this graph: the same as ``model.embed(data)`` within the tolerance of
         the solver, from a nearer start."""
-        return self.model.joined(self.levels(data))
-
-    def levels(self, data: Data | Inputs) -> list[Solution]:
-        """The solutions of all levels of a stack, the lowest first; of other models, the one
-        solution."""
         inputs = Inputs.of(data)
         if self.edges is not None and torch.equal(self.edges, inputs.edge_index):
             inputs.edge_index = self.edges  # the same object: its analyses are still there
@@ -250,9 +239,8 @@ class Stream:
         if self.graph is not None and graph is not self.graph and _alike(graph, self.graph):
             resemble(graph, self.graph)
         with evaluating(self.model), torch.no_grad():
-            found = self.model.solutions(inputs, self._start(inputs, ids))
-        self.edges, self.graph, self.ids = inputs.edge_index, graph, ids
-        self.h = [level.value for level in found]
+            found = self.model.embed(inputs, self._start(inputs, ids))
+        self.edges, self.graph, self.ids, self.h = inputs.edge_index, graph, ids, found.side_by_side
         return found
 
     def predict(self, data: Data | Inputs) -> Tensor:
@@ -263,28 +251,17 @@ class Stream:
 
     def _start(self, inputs: Inputs, ids: Tensor) -> Tensor | None:
         """Where the solves begin, all levels side by side; ``None``: where the model begins."""
-        if not self.h or self.ids is None or self.model.kind is Kind.EXPLICIT:
+        if self.h is None or self.ids is None or self.model.kind is Kind.EXPLICIT:
             return None
-        starts = self.h
-        if not torch.equal(ids, self.ids):
-            order = self.ids.argsort()
-            place = torch.searchsorted(self.ids[order], ids).clamp_max(order.numel() - 1)
-            row = order[place]
-            stays = self.ids[row] == ids
-            fresh = self._beginning(inputs)
-            starts = [
-                torch.where(stays.unsqueeze(-1), h[..., row, :], new)
-                for h, new in zip(self.h, fresh, strict=True)
-            ]
-        return torch.cat(starts, -1)
-
-    def _beginning(self, inputs: Inputs) -> list[Tensor]:
-        """Where nodes begin that are new, for every level."""
-        problem = self.model.problem(inputs)
-        start = problem.start().to(inputs.x.dtype).mT  # [R, N, k of all levels]
-        start = start if self.model.replicas is not None else start[0]
-        widths = problem.widths if isinstance(problem, StackProblem) else [start.size(-1)]
-        return list(start.split(widths, -1))
+        if torch.equal(ids, self.ids):
+            return self.h
+        order = self.ids.argsort()
+        place = torch.searchsorted(self.ids[order], ids).clamp_max(order.numel() - 1)
+        row = order[place]
+        stays = self.ids[row] == ids
+        fresh = self.model.problem(inputs).start().mT.to(self.h.dtype)  # [R, N, …]
+        fresh = fresh if self.model.replicas is not None else fresh[0]
+        return torch.where(stays.unsqueeze(-1), self.h[..., row, :], fresh)
 
 
 def _alike(one: Graph, other: Graph) -> bool:

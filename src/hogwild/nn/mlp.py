@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from functools import cache, partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,7 @@ class MLP(nn.Module):
     are sometimes zero for every input from the first epoch on, and the replica never learns.
 
     Args:
-        in_channels: Width of the input; −1: it is not known before :meth:`begin`.
+        in_channels: Width of the input.
         channels: Widths of the layers; the last is the width of the output.
         replicas: ``None``, or the number R of independent parameter sets.
         negative_slope: Slope of the leaky ReLU for negative inputs.
@@ -49,18 +48,9 @@ class MLP(nn.Module):
         self.dropout = require_probability("dropout", dropout)
         lead = () if replicas is None else (replicas,)
         self.weight = nn.ParameterList(
-            nn.UninitializedParameter() if a == -1 else nn.Parameter(torch.empty(*lead, b, a))
-            for a, b in pairwise(self.channels)
+            nn.Parameter(torch.empty(*lead, b, a)) for a, b in pairwise(self.channels)
         )
         self.bias = nn.ParameterList(nn.Parameter(torch.empty(*lead, b)) for b in self.channels[1:])
-        self.reset_parameters()
-
-    def begin(self, in_channels: int) -> None:
-        """Make the parameters that need the width of the input, and draw all. Optimizers that
-        already have the parameters keep them."""
-        first: Any = self.weight[0]
-        self.channels = (in_channels, *self.channels[1:])
-        first.materialize((*self.bias[0].shape, in_channels))
         self.reset_parameters()
 
     @property
@@ -70,9 +60,7 @@ class MLP(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw fresh parameters; none before :meth:`begin`."""
-        if self.channels[0] == -1:
-            return
+        """Draw fresh parameters."""
         for weight, bias in zip(self.weight, self.bias, strict=True):
             fan_in = weight.size(-1)
             bound = self.gain * math.sqrt(3.0 / fan_in)

@@ -6,7 +6,7 @@ pdf, svg) is the format.
 """
 
 from hogwild.plots.charts import heatmap, output_histogram
-from hogwild.plots.courses import convergence, curves, deadlines
+from hogwild.plots.courses import curves, deadlines
 from hogwild.plots.motion import tracking
 
-__all__ = ["convergence", "curves", "deadlines", "heatmap", "output_histogram", "tracking"]
+__all__ = ["curves", "deadlines", "heatmap", "output_histogram", "tracking"]

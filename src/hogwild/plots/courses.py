@@ -26,56 +26,31 @@ DOTTED: dict[str, Any] = {"linewidth": 0.8, "linestyle": (0, (1, 1.5))}
 DEVIATION = "relative deviation from\nthe synchronous embeddings"
 
 
-def convergence(run: Run | Mapping[str, Run], path: str | Path | None = None) -> Figure:
-    """Distance from the synchronous answer over time: one curve for each schedule and graph, or
-    their range and median if there are many.
-
-    Args:
-        run: What :func:`hogwild.simulate` returned with ``history=...``, or several by name.
-        path: Where to save the picture.
-    """
-    with figure(4.2, 2.8, path) as fig:
-        _converging(fig.subplots(), run if isinstance(run, Mapping) else {"": run})
-    return fig
-
-
 def overview(run: Run, path: str | Path | None = None) -> Figure:
-    """The error by deadline against updates and against bytes, with the light cone; with a history
-    the deviation over time beside it."""
-    known = run.history is not None
-    with figure(6.4 + 3.2 * known, 2.9, path) as fig:
-        axes = fig.subplots(1, 2 + known)
-        if known:
-            _converging(axes[-1], {"": run})
-        panels(fig, list(axes[:2]), {run.rule: run.deadlines})
+    """The error by deadline against updates and against bytes, with the light cone, and the
+    deviation over time: one curve for each schedule and graph, or their range and median if there
+    are many."""
+    with figure(9.6, 2.9, path) as fig:
+        *axes, ax = fig.subplots(1, 3)
+        panels(fig, axes, {run.rule: run.deadlines})
+        ticks, values = run.deadlines.ticks[1:].tolist(), run.deadlines.deviation[1:]
+        if run.history is not None:
+            ticks, values = run.history_ticks, run.history
+        seen = values.flatten(1).cpu().numpy()
+        seen = np.where(seen > np.finfo(float).tiny, seen, np.nan)  # zero has no logarithm
+        if seen.shape[1] <= MANY:
+            ax.plot(ticks, seen, linewidth=0.8, alpha=0.75, **look(0))
+        else:
+            low, high = np.nanmin(seen, 1), np.nanmax(seen, 1)
+            ax.fill_between(ticks, low, high, color=look(0)["color"], alpha=0.25, linewidth=0)
+            ax.plot(ticks, np.nanmedian(seen, 1), **look(0))
+        ax.set_yscale("log")
+        ax.set_ylabel(DEVIATION)
+        ax.set_xlabel("ticks")
+        ax.set_xlim(left=0)
+        ax.locator_params(axis="x", integer=True)
+        ax.grid(axis="y")
     return fig
-
-
-def _converging(ax: Axes, runs: Mapping[str, Run]) -> None:
-    for number, (name, run) in enumerate(runs.items()):
-        if run.history is None:
-            raise ConfigError(
-                "the run has no history; expected one of hogwild.simulate(..., history=10), which "
-                "keeps the deviation every 10 ticks"
-            )
-        values = run.history.flatten(1).cpu().numpy()
-        values = np.where(values > np.finfo(float).tiny, values, np.nan)  # zero has no logarithm
-        if values.shape[1] <= MANY:
-            lines = ax.plot(run.history_ticks, values, linewidth=0.8, alpha=0.75, **look(number))
-            lines[0].set_label(name)
-            continue
-        low, high = np.nanmin(values, 1), np.nanmax(values, 1)
-        colour = look(number)["color"]
-        ax.fill_between(run.history_ticks, low, high, color=colour, alpha=0.25, linewidth=0)
-        ax.plot(run.history_ticks, np.nanmedian(values, 1), label=name, **look(number))
-    ax.set_yscale("log")
-    ax.set_ylabel(DEVIATION)
-    ax.set_xlabel("ticks")
-    ax.set_xlim(left=0)
-    ax.locator_params(axis="x", integer=True)
-    ax.grid(axis="y")
-    if any(runs):
-        ax.legend()
 
 
 # -- error by deadline -----------------------------------------------------------------------------

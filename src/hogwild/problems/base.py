@@ -26,6 +26,7 @@ from torch import Tensor
 from hogwild.errors import AsynchronyError, GraphError
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
+from hogwild.ops import scatter
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.ops import Array
 from hogwild_node.star import Star
@@ -349,6 +350,13 @@ class Objective(Distributed, CertifiedObjective):
     @abstractmethod
     def evaluate(self, h: Tensor) -> Evaluation:
         """The energy at ``h`` [R, k, N]."""
+
+    @torch.no_grad()
+    def row_bounds(self) -> Tensor:
+        graph = self.graph
+        own, toward = self.node.row_bounds(graph.everyone)
+        rows: Tensor = own + scatter(toward, graph.src, graph.num_nodes)
+        return rows
 
     def residual(self, h: Tensor) -> Tensor:
         r""":math:`\nabla E(h)`."""

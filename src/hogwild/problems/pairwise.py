@@ -116,15 +116,6 @@ class Pairwise(Objective):
         shape = (self.replicas, self.graph.num_graphs)
         return self.start().new_full(shape, self.constants[0])
 
-    def row_bounds(self) -> Tensor:
-        # An entry of a symmetric matrix of size m whose largest eigenvalue is b has a row sum of at
-        # most √m b.
-        _, a, b = self.constants
-        one, k = self.start().new_ones(self.graph.num_edges), self.channels
-        degree = self.graph.received(one) + self.graph.sent(one)
-        rows = math.sqrt(k) * a + math.sqrt(2 * k) * b * degree
-        return rows.expand(self.replicas, k, -1)
-
     def block_bounds(self) -> tuple[Tensor, Tensor]:
         # The blocks off the diagonal of a matrix between 0 and b have norms of at most b / 2.
         (_, a, b), graph = self.constants, self.graph
@@ -283,6 +274,8 @@ class _Local(LocalEnergy):
         )  # fmt: skip
 
     def row_bounds(self, at: Star) -> tuple[Array, Array]:
+        # An entry of a symmetric matrix of size m whose largest eigenvalue is b has a row sum of at
+        # most √m b.
         (_, a, b), like = self.problem.constants, self.problem._like
         r, k = like.shape[:2]
         edge = math.sqrt(2 * k) * b

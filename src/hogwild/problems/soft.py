@@ -74,11 +74,6 @@ class SoftProblem(Objective):
         shape = (self.replicas, self.graph.num_graphs)
         return self.local.anchor.new_full(shape, self.local.beta)
 
-    def row_bounds(self) -> Tensor:
-        own, toward = self.local.row_bounds(self.graph.everyone)
-        rows: Tensor = own + scatter(toward, self.graph.src, self.graph.num_nodes)
-        return rows
-
     def block_bounds(self) -> tuple[Tensor, Tensor]:
         # A block across an edge is WᵀDV with curvatures D of at most S, and its norm is at most the
         # root of ‖WᵀSW‖ ‖VᵀSV‖. (The norm of WᵀSV is no bound: the terms may cancel.)

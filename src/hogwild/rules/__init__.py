@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hogwild.errors import AsynchronyError, ConfigError
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import Objective, Problem
 from hogwild.rules.balls import BALLS, BallsRule
 from hogwild.rules.base import GRADIENT, MESSAGES, About, gradient_rule, message_rule
@@ -167,7 +166,7 @@ def rule_for(
     """
     name = choose(problem, rule, step)
     if isinstance(problem, StackProblem):
-        begun = enumerate(problem.begun)
+        begun = enumerate(problem.problems())
         rules = [rule_for(level, name, step, age, moving=s > 0) for s, level in begun]
         return StackRule(problem, rules)
     found = about(name)

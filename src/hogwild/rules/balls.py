@@ -1,4 +1,4 @@
-r"""The rule ``"balls"``: word of all nodes floods, and every node solves the ball that it knows.
+r"""The rule ``"balls"``: reports of all nodes flood, and every node solves the ball that it knows.
 
 Every node keeps the *profiles* of the nodes within ``radius`` + c hops: their features, and the
 edges into them with theirs. At its turn node i takes over what its neighbours' packets tell, solves
@@ -21,10 +21,10 @@ where the Hessian is scaled diagonally dominant or the map contracts; otherwise 
 
 **One protocol.** Every simulated node has an agent's :class:`~hogwild_node.balls.Ball`, and tells
 what an agent tells (:mod:`hogwild_node.flood`). Its bytes are those of an agent's packets without
-their headers of 40 bytes, which no rule counts. Nodes hand words on as objects, which saves reading
-them. By a node's own clock a turn takes ``TURN`` seconds. What the schedule grants as one packet is
-all that a node sends a neighbour in one turn (up to 16 packets of an agent); the neighbour also
-hears what was sent before and not lost.
+their headers of 40 bytes, which no rule counts. Nodes hand reports on as objects, which saves
+reading them. By a node's own clock a turn takes ``TURN`` seconds. What the schedule grants as one
+packet is all that a node sends a neighbour in one turn (up to 16 packets of an agent); the
+neighbour also hears what was sent before and not lost.
 
 **Many solves at once.** The balls of all nodes that solve at the same tick are one batch of graphs.
 
@@ -60,8 +60,8 @@ from hogwild.solvers.semismooth import SemismoothNewton
 from hogwild_node.balls import LARGEST, Ball, has_moved
 from hogwild_node.ops import Array
 from hogwild_node.packets import HEADER
-from hogwild_node.rules.base import Kept, Rule
-from hogwild_node.words import EMBEDDING, PROFILE, Key, Packet, Profile
+from hogwild_node.reports import EMBEDDING, PROFILE, Key, Packet, Profile
+from hogwild_node.rules.base import Rule, Survivors
 
 TURN = 0.125
 """Seconds between two turns of a simulated node, by its own clock."""
@@ -70,7 +70,7 @@ NUMBER = 4
 UNHEARD = 256
 """Packets on an edge that wait for a receiver. Where more are sent, the oldest are lost."""
 MOST = 4_000_000
-"""Words of all nodes together above which a run is refused: it would not fit into memory."""
+"""Reports of all nodes together above which a run is refused: it would not fit into memory."""
 
 
 def couples(problem: Problem) -> int:
@@ -94,8 +94,8 @@ def reached(graph: Graph, reach: float = math.inf) -> Iterator[np.ndarray]:
 
 def usual_radius(problem: Problem) -> int | None:
     """The radius where none is given: the whole graph (``None``) if no ball then has more than
-    ``LARGEST`` nodes; otherwise the largest radius, and at least 1, with which no node keeps word
-    of more."""
+    ``LARGEST`` nodes; otherwise the largest radius, and at least 1, with which no node keeps
+    reports of more."""
     for hops, count in enumerate(reached(problem.graph)):
         if count.max(initial=0) > LARGEST:
             return max(hops - 1 - couples(problem), 1)
@@ -133,10 +133,10 @@ class Node:
         self.answered: list[Any] = []  # what the last answer depends on
         self.spoken = self.rounded = np.zeros(0)  # the embedding told last, [R, k]; as it is heard
         self.editions = {PROFILE: 0, EMBEDDING: 0}  # of what it tells
-        self.owes = False  # whether it has heard words that it has not confirmed
+        self.owes = False  # whether it has heard reports that it has not confirmed
 
     def _read(self, key: Key, body: bytes) -> object:
-        """What the node's own words say. Others get it together with the words."""
+        """What the node's own reports hold. Others get it together with the reports."""
         return self.told if key[0] == PROFILE else self.rounded
 
     @property
@@ -157,7 +157,7 @@ class Node:
         if life >= self.ball.incarnations.get(name, life):
             for packet in packets:
                 self.ball.hear(name, life, packet, self.now)
-                self.owes |= bool(packet.words)
+                self.owes |= bool(packet.reports)
 
     def tell(self) -> dict[str, list[Packet]]:
         """The packets to all neighbours."""
@@ -171,7 +171,7 @@ class Node:
         self.rounded = self.spoken if wire is None else wire(torch.from_numpy(self.spoken)).numpy()
         self.editions[EMBEDDING] += 1
         body = self.editions[EMBEDDING].to_bytes(4, "little").ljust(NUMBER * h.shape[1], b"\0")
-        return self.ball.flood.say(EMBEDDING, body, self.now)
+        return self.ball.flood.report(EMBEDDING, body, self.now)
 
 
 class BallsRule(Rule):
@@ -185,7 +185,7 @@ class BallsRule(Rule):
     broadcast_width, numbered = 1, True
     solved_for: Tensor
     inputs: Inputs | None = None  # of one run, as far as they are known
-    pose: Callable[[Inputs], Problem]  # type: ignore[assignment]  # the problem of such inputs
+    problem_of: Callable[[Inputs], Problem]
 
     def __init__(self, problem: Problem, radius: int | None = None) -> None:
         graph = problem.graph
@@ -198,7 +198,7 @@ class BallsRule(Rule):
         self.couples, self.described = couples(problem), problem.numbers_per_node_and_edge
         if any(count.sum() > MOST for count in reached(graph, self.radius + self.couples)):
             raise AsynchronyError(
-                f"the nodes would keep more than {MOST:,} words with rule='balls' on these "
+                f"the nodes would keep more than {MOST:,} reports with rule='balls' on these "
                 f"{graph.num_nodes:,} nodes; expected a smaller radius or fewer nodes, or "
                 f"rule='messages'"
             )
@@ -216,8 +216,8 @@ class BallsRule(Rule):
 
     # -- memory ------------------------------------------------------------------------------------
 
-    def read(self, inputs: Inputs, pose: Callable[[Inputs], Problem]) -> None:
-        self.inputs, self.pose = inputs, pose
+    def note_inputs(self, inputs: Inputs, problem_of: Callable[[Inputs], Problem]) -> None:
+        self.inputs, self.problem_of = inputs, problem_of
 
     def begin(self, h: Tensor, inbox: Tensor) -> None:
         n = self.graph.num_nodes
@@ -251,14 +251,14 @@ class BallsRule(Rule):
         for i in nodes.tolist():
             self.nodes[i] = self._born(self.nodes[i].told, self.nodes[i].life + 1)
 
-    def follows(self, before: BallsRule, kept: Kept) -> bool:
+    def follows(self, before: BallsRule, kept: Survivors) -> bool:
         """Whether features alone have changed."""
         if self.inputs is None or before.inputs is None or self.radius != before.radius:
             return False
         stay = kept.nodes[0].numel() == self.graph.num_nodes == before.graph.num_nodes
         return stay and torch.equal(*kept.nodes) and self.inputs.same_edges(before.inputs)
 
-    def keep(self, before: BallsRule, kept: Kept) -> None:
+    def keep(self, before: BallsRule, kept: Survivors) -> None:
         for name in ("nodes", "mail", "lossy", "number", "size", "over"):
             setattr(self, name, getattr(before, name))
         for i, node in enumerate(self.nodes):
@@ -283,7 +283,7 @@ class BallsRule(Rule):
         counted and not kept: nobody would learn anything from them."""
         node = self.nodes[i]
         packets = {name: [p for each in told for p in each[name]] for name in node.told.edges}
-        if node.owes or any(p.words for each in packets.values() for p in each):
+        if node.owes or any(p.reports for each in packets.values() for p in each):
             self.number[i] += 1
             node.owes, number = False, int(self.number[i])
             for name, each in packets.items():
@@ -339,21 +339,21 @@ class BallsRule(Rule):
         """The embeddings [R, k, B] of these nodes after a solve of their balls."""
         told, free, heard, count = [], [], [], []
         for node in (self.nodes[i] for i in nodes):
-            words = node.ball.flood.words
+            reports = node.ball.flood.reports
             names = [name for name, *_ in node.answered]
             count.append(len(names))
-            told += [words[PROFILE, name].content for name in names]
+            told += [reports[PROFILE, name].content for name in names]
             free += [node.ball.hops[name] <= self.radius for name in names]
-            heard += [words.get((EMBEDDING, name)) for name in names]
+            heard += [reports.get((EMBEDDING, name)) for name in names]
         sizes = torch.tensor(count, device=h.device)
         ball = torch.repeat_interleave(sizes)
         members = torch.tensor([each.node for each in told], device=h.device)
         piece = self._piece(members, ball, torch.tensor(free, device=h.device), len(nodes))
         self.solved_for[nodes] += piece.graph.sum(piece.free.long())
         start = h[..., ball]  # neighbours are alike as a rule
-        some = [word is not None for word in heard]
+        some = [report is not None for report in heard]
         if any(some):
-            values = np.stack([word.content for word in heard if word is not None], -1)
+            values = np.stack([report.content for report in heard if report is not None], -1)
             start[..., some] = torch.from_numpy(values).to(h)
         solver = self.solver
         if any(each is not self.nodes[each.node].told for each in told):
@@ -369,7 +369,7 @@ class BallsRule(Rule):
         n, e, ball = self.inputs.num_nodes, self.inputs.edge_index.size(1), piece.graph.batch
         copies, nodes = self.inputs.repeat(piece.graph.num_graphs), ball * n + piece.nodes % n
         edges = ball[piece.graph.src] * e + piece.edges % e
-        problem = self.pose(replace(copies, x=copies.x.index_copy(0, nodes, torch.stack(x))))
+        problem = self.problem_of(replace(copies, x=copies.x.index_copy(0, nodes, torch.stack(x))))
         return problem, replace(piece, nodes=nodes, edges=edges)
 
     def _piece(self, nodes: Tensor, ball: Tensor, free: Tensor, count: int) -> Piece:

@@ -156,8 +156,8 @@ def gradient_rule(
         problem: The energy.
         step: A positive number, ``"certified"`` or ``"auto"``.
         age: D', needed by the certified step; ``None`` where no bound holds.
-        moving: Whether the problem may change (:meth:`~hogwild_node.Rule.pose`): the neighbours
-            then send their shares of the bounds, too.
+        moving: Whether the problem may change (:meth:`~hogwild_node.Rule.set_model`): the
+            neighbours then send their shares of the bounds, too.
         letters: Whether neighbours send gradients even if the energy is pairwise. A problem that
             moves is posed to each node by what the node heard, so that only this node knows it.
     """

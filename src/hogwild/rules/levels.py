@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.engines.rules import RuleKernel, kernel_of
+from hogwild.engines import updates_for
+from hogwild.engines.base import Updates
 from hogwild.errors import AsynchronyError
 from hogwild.graph import Star
-from hogwild.models.program import LayeredProblem
-from hogwild.models.stack import StackProblem
+from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
 from hogwild_node.rules import (
@@ -37,7 +37,7 @@ from hogwild_node.rules import (
     ResendingRule,
     Rule,
 )
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 from hogwild_node.rules.maps import LayersRule
 
 REMEDY = (
@@ -134,26 +134,26 @@ class StackRule(Rule):
     Args:
         problem: The levels.
         rules: The rule of every level; those above the first are told where their problem moves
-            (:meth:`Rule.pose`).
+            (:meth:`Rule.set_model`).
     """
 
     def __init__(self, problem: StackProblem, rules: Sequence[Rule]) -> None:
         self.problem, self.rules = problem, list(rules)
         self.everyone, self.channels = problem.graph.everyone, problem.channels
         self.letter_width = sum(rule.letter_width for rule in self.rules)
-        self.kernels: list[RuleKernel] = []
+        self.kernels: list[Updates] = []
 
     def compile(self) -> str:
         """From now on make the updates of all levels in compiled code, if that knows the rules of
         all of them. Call it after :meth:`begin`. Returns how updates are made."""
         self.kernels, found = [], []
         for rule, own in zip(self.rules, self.own, strict=True):
-            kernel = kernel_of(rule, self.problem.graph, own)
+            kernel = updates_for(rule, self.problem.graph, own)
             if isinstance(kernel, str):
                 return f"torch: {kernel}"
             found.append(kernel)
         self.kernels = found
-        return f"compiled ({found[0].native.instructions}, packets on torch)"
+        return f"{found[0].path}, packets on torch"
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"kernels": []}  # compiled code knows addresses
@@ -174,7 +174,7 @@ class StackRule(Rule):
             rule.forget(nodes)
             own[..., nodes] = start[..., nodes]
 
-    def keep(self, before: StackRule, kept: Kept) -> None:
+    def keep(self, before: StackRule, kept: Survivors) -> None:
         for level, (rule, old) in enumerate(zip(self.rules, before.rules, strict=True)):
             self.own[level] = carry(self.own[level], before.own[level], kept.nodes)
             self.heard[level] = carry(self.heard[level], before.heard[level], kept.edges)
@@ -197,7 +197,7 @@ class StackRule(Rule):
         if level:
             below = level - 1
             problem = self.problem.pose(level, self.own[below], self.heard[below])
-            self.rules[level].pose(problem.node)
+            self.rules[level].set_model(problem.node)
             if self.kernels:
                 self.kernels[level].pose()
 
@@ -208,7 +208,7 @@ class StackRule(Rule):
         widths = [rule.letter_width for rule in self.rules]
         post = [None] * len(own) if mail is None else list(mail.split(widths, 1))
         letters: list[Tensor | None] = []
-        updating: Sequence[Rule | RuleKernel] = self.kernels or self.rules
+        updating: Sequence[Rule | Updates] = self.kernels or self.rules
         for level, rule in enumerate(updating):
             self._pose(level)
             own[level], letter = rule.update(own[level], heard[level], post[level], at)

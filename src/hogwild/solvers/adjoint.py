@@ -54,24 +54,33 @@ Systems = Callable[[Problem, Tensor], Solve]
 P = TypeVar("P", bound=Problem)
 
 
+def tolerance(rtol: float | None, dtype: torch.dtype, wanted: torch.dtype) -> float:
+    """The relative tolerance of an adjoint solve: ``rtol``, or by default 1e-10 in float64 and 1e-5
+    in float32. Where gradients are ``wanted`` in float32, which has no more digits, a solve in
+    float64 ends at 1e-6."""
+    if rtol is not None:
+        return rtol
+    if dtype != torch.float64:
+        return 1e-5
+    return 1e-10 if wanted == torch.float64 else 1e-6
+
+
 @dataclass(frozen=True)
 class Adjoint:
     """How the adjoint system is solved.
 
     Args:
         linear: The linear solver.
-        rtol: Relative tolerance of iterative linear solvers; ``None`` is 1e-10 in float64 and 1e-5
-            in float32.
+        rtol: Relative tolerance of iterative linear solvers; ``None`` is the default of
+            :func:`tolerance`.
     """
 
     linear: LinearSolver = field(default_factory=LinearSolver)
     rtol: float | None = None
 
     def tolerance(self, dtype: torch.dtype) -> float:
-        """The relative tolerance for this dtype."""
-        if self.rtol is not None:
-            return self.rtol
-        return 1e-10 if dtype == torch.float64 else 1e-5
+        """The relative tolerance of a solve in this dtype."""
+        return tolerance(self.rtol, dtype, dtype)
 
     def at(self, problem: Problem, h: Tensor) -> Solve:
         """The linear systems of a detached problem at its solution ``h``."""

@@ -17,12 +17,10 @@ distances of all pairs, whichever way the swarm is turned.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
 from scipy.spatial.distance import pdist, squareform
-from torch import Tensor
 from torch_geometric.data import Data
 
 from hogwild.errors import ConfigError, require_integer, require_positive
@@ -31,6 +29,9 @@ from hogwild.tasks.base import Task
 from hogwild.tasks.benchmarks import absent, data_home
 from hogwild.tasks.coordinates import Coordinates
 from hogwild.tasks.synthetic import connected, near, radius_of
+
+FALL = 0.2
+"""Distance, relative to the side of the square, at which a source is half as strong."""
 
 
 class Sequences(Task):
@@ -80,7 +81,11 @@ class MovingSource(Sequences):
             place = random.random((num_nodes, 2))
             edges = near(place, radius_of(place, degree))
             pos = torch.from_numpy(place).float()
-            for x, y in readings(place, circling(moments - 1, random, turns), noise, random):
+            for at in circling(moments - 1, random, turns):
+                strength = 1.0 / (1.0 + ((place - at) ** 2).sum(-1) / FALL**2)
+                reading = strength + noise * random.standard_normal(num_nodes)
+                x = torch.from_numpy(np.concatenate([reading[:, None], place], 1)).float()
+                y = torch.from_numpy(at).float().repeat(num_nodes, 1)
                 self.graphs.append(Data(x=x, edge_index=edges, pos=pos, y=y))
 
 
@@ -132,10 +137,7 @@ def _noisy(distance: np.ndarray, noise: float, random: np.random.Generator) -> n
     return distance + wrong + wrong.T
 
 
-# -- points that move, who is near whom, and what they measure ------------------------------------
-
-FALL = 0.2
-"""Distance, relative to the side of the square, at which a source is half as strong."""
+# -- points that move ------------------------------------------------------------------------------
 
 
 def waypoints(n: int, steps: int, speed: float, random: np.random.Generator) -> np.ndarray:
@@ -160,28 +162,6 @@ def waypoints(n: int, steps: int, speed: float, random: np.random.Generator) -> 
         goal = np.where(arrived[:, None], random.random((n, 2)), goal)
         out.append(here)
     return np.stack(out)
-
-
-def strength(position: np.ndarray, source: np.ndarray, fall: float = FALL) -> np.ndarray:
-    r"""What points [..., n, 2] measure of a source [..., 2]: :math:`1 / (1 + d^2 / f^2)`."""
-    gap = position - source[..., None, :]
-    return 1.0 / (1.0 + (gap**2).sum(-1) / fall**2)
-
-
-def readings(
-    place: np.ndarray,
-    source: np.ndarray,
-    noise: float,
-    random: np.random.Generator,
-    dtype: torch.dtype = torch.float32,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """For every position of a source [T, 2]: the features of sensors at ``place`` [n, 2], a noisy
-    reading and the sensor's position [n, 3], and the source's position for every sensor [n, 2]."""
-    for at in source:
-        reading = strength(place, at) + noise * random.standard_normal(len(place))
-        x = np.concatenate([reading[:, None], place], 1)
-        y = torch.from_numpy(at).to(dtype).repeat(len(place), 1)
-        yield torch.from_numpy(x).to(dtype), y
 
 
 def mote_positions() -> np.ndarray:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hogwild.asynchrony.impairments import Impairment
+from hogwild.asynchrony.impairment import Impairment
 from hogwild.asynchrony.schedule import Schedule, bounds
 from hogwild.asynchrony.trace import Trace
 from hogwild.executors.simulation import Simulation
@@ -215,7 +215,7 @@ def _check_schedule(
         same = second.tick(time)
         equal = torch.equal(tick.nodes, same.nodes) and torch.equal(tick.view, same.view)
         assert equal, f"one seed gave two schedules, at tick {time}"
-        trace.append(tick)
+        trace.ticks.append(tick)
     held = bounds(stagger, delay, (impairment,))
     bound = ticks + 1 if held is None else max(held[0], held[1] + 1)
     seen = check_trace(trace, first.graph, bound)

@@ -85,11 +85,12 @@ def predict_levels(
     if h0 is not None and not many:
         h0 = h0[0]
     inputs = inputs_of(model, data)
-    levels = model.solutions(inputs, h0)
-    found = model.joined(levels)
-    h = Solution.of_levels(levels, every=True).value.detach()
+    found = model.embed(inputs, h0)
+    h = found.side_by_side.detach()
     out = model.read(found.value, inputs)
     if many:
         return out, found, h
-    parts = (found.value, found.status, found.iterations, found.residual)
-    return out.unsqueeze(0), Solution(*(t.unsqueeze(0) for t in parts)), h.unsqueeze(0)
+    value, status, iterations, residual = (
+        t.unsqueeze(0) for t in (found.value, found.status, found.iterations, found.residual)
+    )
+    return out.unsqueeze(0), Solution(value, status, iterations, residual), h.unsqueeze(0)

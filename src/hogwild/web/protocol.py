@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from hogwild.errors import HogwildError
+from hogwild.errors import HogwildError, Rule
 from hogwild.rules import RULES
 from hogwild.web.pretrained import MODELS
 from hogwild.web.side import MOST_DELAY, Packets, Seen
@@ -56,34 +56,26 @@ class ProtocolError(HogwildError):
     """A command that cannot be one; the text says why."""
 
 
-@dataclass(frozen=True)
-class Field:
-    """A field of a command: whether a value can be one, and what is expected, in words."""
-
-    fine: Callable[[Any], bool]
-    expected: str
-
-
-def whole(least: int, most: int) -> Field:
+def whole(least: int, most: int) -> Rule:
     """An integer from ``least`` to ``most``."""
     expected = f"an integer from {least} to {most}"
-    return Field(lambda v: type(v) is int and least <= v <= most, expected)
+    return Rule(lambda v: type(v) is int and least <= v <= most, expected)
 
 
-def real(least: float, most: float) -> Field:
+def real(least: float, most: float) -> Rule:
     """A number from ``least`` to ``most``; no number is NaN."""
     expected = f"a number from {least:g} to {most:g}"
-    return Field(lambda v: type(v) in (int, float) and least <= v <= most, expected)
+    return Rule(lambda v: type(v) in (int, float) and least <= v <= most, expected)
 
 
-def one_of(*names: str) -> Field:
+def one_of(*names: str) -> Rule:
     """One of some names."""
-    return Field(lambda v: isinstance(v, str) and v in names, f"one of {', '.join(names)}")
+    return Rule(lambda v: isinstance(v, str) and v in names, f"one of {', '.join(names)}")
 
 
-TRUTH = Field(lambda v: isinstance(v, bool), "true or false")
+TRUTH = Rule(lambda v: isinstance(v, bool), "true or false")
 NODE = whole(0, MOST - 1)
-COMMANDS: dict[str, dict[str, Field]] = {
+COMMANDS: dict[str, dict[str, Rule]] = {
     "world": {
         "task": one_of(*TASKS, GIVEN),
         "nodes": whole(LEAST, MOST),

@@ -117,10 +117,10 @@ class Side:
 
     def believe(self, believed: Frame) -> None:
         """Nodes believe in this graph from now on."""
-        before = self.course.simulation if self.course.begun else None
+        before = self.course.simulation
         self.course.enter(believed)
         if self.course.simulation is not before:
-            if before is not None and self.course.now.anew:
+            if before is not None and self.course.anew:
                 self.since = self.course.simulation.time
             self._look_around(believed.ids)
 
@@ -128,10 +128,10 @@ class Side:
         """Nodes run with other bounds and losses from now on."""
         self.wanted = wanted
         self.course.retime(wanted)
-        if self.course.now.anew:
+        if self.course.anew:
             self.since = self.simulation.time
         view = self.view
-        self._look_around(self.course.now.frame.ids)
+        self._look_around(self.course.frame.ids)
         self.view = view
 
     def _look_around(self, ids: Tensor) -> None:
@@ -160,7 +160,7 @@ class Side:
         if self.simulation.rule.ends and time - self.since >= RESTART:
             self.since = time
             self.course.begin_anew()
-            self._look_around(self.course.now.frame.ids)
+            self._look_around(self.course.frame.ids)
         tick = self.course.step()
         before = self.view[tick.edges]
         self.view[tick.edges] = tick.view

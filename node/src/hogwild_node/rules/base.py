@@ -16,7 +16,7 @@ each."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class Survivors:
     """What stays through a change of the graph.
 
     Attributes:
@@ -57,8 +57,8 @@ class Rule(ABC):
     """Whether nodes compute both sides of the edges of pairwise energies."""
     curves: bool = False
     """Whether letters, where there are some, end with a k × k curvature block."""
-    poses: bool = False
-    """Whether nodes go on where features or degrees move (:meth:`pose`); otherwise they begin
+    model_may_change: bool = False
+    """Whether nodes go on where features or degrees move (:meth:`set_model`); otherwise they begin
     anew."""
     letter_width: int = 0
     """Number of numbers in a letter."""
@@ -80,17 +80,17 @@ class Rule(ABC):
         """The rule of nodes that compute ``local``; with embeddings of this width."""
         return cls(local, everyone, channels)  # type: ignore[call-arg]
 
-    def follows(self, before: Any, kept: Kept) -> bool:
+    def follows(self, before: Any, kept: Survivors) -> bool:
         """Whether nodes go on through this change of the graph with :meth:`keep`. Otherwise all
         nodes begin anew."""
         return True
 
-    def read(self, inputs: Any, pose: Callable[[Any], Any]) -> None:
+    def note_inputs(self, inputs: Any, problem_of: Callable[[Any], Any]) -> None:
         """Note the features of now, and how problems are made of other ones, for rules whose nodes
         compute with what others tell of their features. By default nothing is noted."""
         return None
 
-    def pose(self, model: Any) -> None:
+    def set_model(self, model: Any) -> None:
         """Replace the model by another one of the same shape. The model at a node may only depend
         on what the node knows."""
         raise NotImplementedError(f"the model of a {type(self).__name__} cannot be replaced")
@@ -146,7 +146,7 @@ class Rule(ABC):
         """Clear the private memory of these nodes."""
 
     @abstractmethod
-    def keep(self, before: Any, kept: Kept) -> None:
+    def keep(self, before: Any, kept: Survivors) -> None:
         """Take over the memory of the same rule on the graph before a change.
 
         The rule has begun on the new graph (:meth:`begin`). Nodes and edges that stay get their
@@ -160,7 +160,7 @@ class Rule(ABC):
         return None
 
     def gradient_at(self, mail: Array, at: Star) -> Array | None:
-        """The gradient of the whole energy at these nodes, as far as word has come, [R, k, A];
+        """The gradient of the whole energy at these nodes, as far as news has come, [R, k, A];
         ``None``: the rule does not minimise an energy.
 
         Args:

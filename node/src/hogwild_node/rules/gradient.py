@@ -36,7 +36,7 @@ from dataclasses import replace
 
 from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Kept, Rule, carry, to_self
+from hogwild_node.rules.base import Rule, Survivors, carry, to_self
 from hogwild_node.star import Star
 
 DAMPING = 0.6
@@ -55,7 +55,7 @@ class GradientRule(Rule):
     """
 
     fits = LocalEnergy
-    both_sides = curves = poses = True
+    both_sides = curves = model_may_change = True
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GradientRule(Rule):
         extra = channels if self.auto else 1 if bounded else 0
         self.letter_width = 0 if self.both else channels * (1 + extra)
 
-    def pose(self, model: LocalEnergy) -> None:
+    def set_model(self, model: LocalEnergy) -> None:
         self.model = model
         if self.both is not None:
             self.both = replace(self.both, energy=model)
@@ -106,7 +106,7 @@ class GradientRule(Rule):
             self.trust[..., nodes] = DAMPING
             self.last[..., nodes] = 0.0
 
-    def keep(self, before: GradientRule, kept: Kept) -> None:
+    def keep(self, before: GradientRule, kept: Survivors) -> None:
         # A node whose energy has changed computes its gradient and block anew, and does not take
         # the jump of its gradient for a step that was too large.
         self.own = carry(self.own, before.own, kept.same)

@@ -45,7 +45,7 @@ from typing import Any
 from hogwild_node.local import LocalMap
 from hogwild_node.ops import Array, namespace
 from hogwild_node.problems import LocalLayers
-from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild_node.rules.base import Rule, Survivors, carry
 from hogwild_node.star import Star
 
 
@@ -59,12 +59,12 @@ class FixedPointRule(Rule):
     """
 
     fits = LocalMap
-    poses = True
+    model_may_change = True
 
     def __init__(self, model: LocalMap, everyone: Star, channels: int) -> None:
         self.model, self.everyone, self.channels = model, everyone, channels
 
-    def pose(self, model: LocalMap) -> None:
+    def set_model(self, model: LocalMap) -> None:
         self.model = model
 
     def begin(self, h: Array, inbox: Array) -> None:
@@ -78,7 +78,7 @@ class FixedPointRule(Rule):
     def forget(self, nodes: Array) -> None:
         pass  # the rule has no memory
 
-    def keep(self, before: FixedPointRule, kept: Kept) -> None:
+    def keep(self, before: FixedPointRule, kept: Survivors) -> None:
         pass
 
 
@@ -109,7 +109,7 @@ class LayerByLayer(LayersRule):
     def forget(self, nodes: Array) -> None:
         self.layer[nodes] = 0
 
-    def keep(self, before: LayerByLayer, kept: Kept) -> None:
+    def keep(self, before: LayerByLayer, kept: Survivors) -> None:
         self.layer = carry(self.layer, before.layer, kept.nodes)
 
     def _each(
@@ -183,7 +183,7 @@ class CachingRule(LayersRule):
     def forget(self, nodes: Array) -> None:
         self.values[:, self.model.widths[0] :, nodes] = 0.0  # a node still has its own features
 
-    def keep(self, before: CachingRule, kept: Kept) -> None:
+    def keep(self, before: CachingRule, kept: Survivors) -> None:
         self.values = carry(self.values, before.values, kept.nodes)
 
     def update(
@@ -229,7 +229,7 @@ class ResendingRule(LayerByLayer):
 
     letter_width = 2
 
-    def follows(self, before: Any, kept: Kept) -> bool:
+    def follows(self, before: Any, kept: Survivors) -> bool:
         return False
 
     def begin(self, h: Array, inbox: Array) -> Array:

@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Kept, Rule, carry
+from hogwild_node.rules.base import Rule, Survivors, carry
 from hogwild_node.rules.elimination import (
     Anchor,
     Clusters,
@@ -84,7 +84,7 @@ class MessageRule(Rule):
     """
 
     fits = LocalEnergy
-    curves = poses = True
+    curves = model_may_change = True
 
     def __init__(self, gradient: GradientRule) -> None:
         self.gradient, self.everyone = gradient, gradient.everyone
@@ -101,8 +101,8 @@ class MessageRule(Rule):
         """The energy."""
         return self.gradient.model
 
-    def pose(self, model: LocalEnergy) -> None:
-        self.gradient.pose(model)
+    def set_model(self, model: LocalEnergy) -> None:
+        self.gradient.set_model(model)
 
     # -- private memory ----------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class MessageRule(Rule):
         self.retreat.forget(nodes)
         self.known[:, nodes] = False
 
-    def keep(self, before: MessageRule, kept: Kept) -> None:
+    def keep(self, before: MessageRule, kept: Survivors) -> None:
         self.gradient.keep(before.gradient, kept)
         self.trust.keep(before.trust, kept)
         self.retreat.keep(before.retreat, kept)

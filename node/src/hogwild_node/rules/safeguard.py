@@ -44,7 +44,7 @@ Nodes that are never lost, and whose neighbours are never lost, do not retreat.
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Kept, carry
+from hogwild_node.rules.base import Survivors, carry
 from hogwild_node.star import Star
 
 WINDOW = 3
@@ -105,7 +105,7 @@ class Trust:
         for name, memory in vars(self).items():
             memory[..., nodes] = getattr(fresh, name)[..., nodes]
 
-    def keep(self, before: Trust, kept: Kept) -> None:
+    def keep(self, before: Trust, kept: Survivors) -> None:
         """Nodes that stay keep their memory through a change of the graph."""
         for name, memory in vars(self).items():
             setattr(self, name, carry(memory, getattr(before, name), kept.nodes))
@@ -192,7 +192,7 @@ class Retreat:
         self.left[:, nodes] = 0.0
         self.times[:, nodes] = 0.0
 
-    def keep(self, before: Retreat, kept: Kept) -> None:
+    def keep(self, before: Retreat, kept: Survivors) -> None:
         """Nodes and edges that stay keep their memory through a change of the graph."""
         for name in ("home", "left", "times"):
             setattr(self, name, carry(getattr(self, name), getattr(before, name), kept.nodes))

@@ -1,7 +1,7 @@
-"""What agents tell with the rule ``"balls"``, as bytes: words, and the packets that hold them
+"""What agents tell with the rule ``"balls"``, as bytes: reports, and the packets that hold them
 (:mod:`hogwild_node.flood`).
 
-A word is about one agent, its *owner*. It has a kind, a version and a body: a profile of the owner,
+A report is about one agent, its *owner*. It has a kind, a version and a body: the owner's profile,
 or its embedding.
 
 A *profile* holds the features of an agent, and the edges into it: the neighbours that take part,
@@ -22,8 +22,8 @@ An *embedding* is k numbers in the precision of the packets.
 
 A *packet* begins with its number (u32), the newest packet heard from the receiver (u32), bits of
 those before (u32), the number of the sender's memory (u16), and what both ends must have in common
-(u16). Each word has its kind (u8), the length of its owner's name (u8), the owner's count (u32) and
-incarnation (u32), the length of its body (u16), the name, and the body.
+(u16). Each report has its kind (u8), the length of its owner's name (u8), the owner's count (u32)
+and incarnation (u32), the length of its body (u16), the name, and the body.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ import numpy as np
 
 from hogwild_node.errors import SetupError
 from hogwild_node.ops import Array
-from hogwild_node.packets import WORD, BadPacket
+from hogwild_node.packets import U32, BadPacket
 
 PROFILE, EMBEDDING = 0, 1
-"""Kinds of words."""
+"""Kinds of reports."""
 LONGEST = 60_000
 """Most bytes of a profile: it travels in one datagram."""
 COUNT = struct.Struct("<HB")
 HEAD = struct.Struct("<IIIHH")
 ENTRY = struct.Struct("<BBIIH")
 Key = tuple[int, str]
-"""A kind of word, and its owner."""
+"""A kind of report, and its owner."""
 Version = tuple[int, int]
 """The owner's count, and its incarnation."""
-LAST = WORD // 2
+LAST = U32 // 2
 """The last count of a version."""
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -150,11 +150,11 @@ def _finite(x: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Word:
+class Report:
     """What an owner says.
 
     Attributes:
-        key: The kind of word, and its owner.
+        key: The kind of report, and its owner.
         version: Its version.
         body: Its bytes.
         content: What they say.
@@ -173,7 +173,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Packet:
-    """What travels: all of these numbers and words, or nothing.
+    """What travels: all of these numbers and reports, or nothing.
 
     Attributes:
         number: Its number.
@@ -181,7 +181,7 @@ class Packet:
         before: Bit b: packet ``newest - 1 - b`` was heard, too.
         memory: The number of its sender's memory.
         scope: What both ends must have in common.
-        words: What it tells.
+        reports: What it tells.
     """
 
     number: int
@@ -189,31 +189,35 @@ class Packet:
     before: int
     memory: int
     scope: int
-    words: list[Word]
+    reports: list[Report]
 
     @property
     def size(self) -> int:
         """Its bytes."""
-        return HEAD.size + sum(word.size for word in self.words)
+        return HEAD.size + sum(report.size for report in self.reports)
 
     def write(self) -> bytes:
         """Its bytes."""
         parts = [HEAD.pack(self.number, self.newest, self.before, self.memory, self.scope)]
-        for word in self.words:
-            (kind, owner), body = word.key, word.body
-            parts += [ENTRY.pack(kind, len(owner), *word.version, len(body)), owner.encode(), body]
+        for report in self.reports:
+            (kind, owner), body = report.key, report.body
+            parts += [
+                ENTRY.pack(kind, len(owner), *report.version, len(body)),
+                owner.encode(),
+                body,
+            ]
         return b"".join(parts)
 
     @classmethod
     def read(cls, raw: bytes, content: Callable[[Key, bytes], Any]) -> Packet:
-        """The packet in these bytes; ``content(key, body)`` is what a word says.
+        """The packet in these bytes; ``content(key, body)`` is what a report says.
 
         Raises:
             BadPacket: The bytes are no packet.
         """
         if len(raw) < HEAD.size:
             raise BadPacket("size")
-        words, at = [], HEAD.size
+        reports, at = [], HEAD.size
         while at < len(raw):
             if at + ENTRY.size > len(raw):
                 raise BadPacket("size")
@@ -229,7 +233,7 @@ class Packet:
             except UnicodeDecodeError:
                 raise BadPacket("names") from None
             body = bytes(raw[at + width : end])
-            words.append(Word(key, (count, incarnation), body, content(key, body)))
+            reports.append(Report(key, (count, incarnation), body, content(key, body)))
             at = end
         number, newest, before, memory, scope = HEAD.unpack_from(raw)
-        return cls(number, newest, before, memory, scope, words)
+        return cls(number, newest, before, memory, scope, reports)

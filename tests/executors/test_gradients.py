@@ -22,19 +22,20 @@ from hogwild import (
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    Duplication,
     GeometricDelay,
     Quantisation,
     Reordering,
     Stragglers,
 )
 from hogwild.errors import AsynchronyError, ConfigError, InputError
-from hogwild.executors.simulate import asynchronous_forward
+from hogwild.executors.gradients import asynchronous_forward
 
 MODELS = {
     "gcn": lambda **kw: GCN(3, out_channels=2, **kw),
     "gat": lambda **kw: GAT(3, out_channels=2, **kw),
-    "graphsage": lambda **kw: LayeredGNN(pyg.GraphSAGE(8, 8, 3), 3, out_channels=2, **kw),
+    "graphsage": lambda **kw: LayeredGNN(
+        [pyg.SAGEConv(8, 8) for _ in range(3)], 3, out_channels=2, **kw
+    ),
 }
 
 
@@ -70,7 +71,6 @@ IMPAIRMENTS = [
     Stragglers(0.5),
     GeometricDelay(0.3),
     Reordering(0.5),
-    Duplication(0.5),
     Crashes(0.5, period=8, downtime=5, rejoin="cold", until=40),
 ]
 
