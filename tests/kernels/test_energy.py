@@ -29,17 +29,6 @@ from hogwild.solvers import Newton
 pytestmark = needs_library
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    st.data(), st.integers(0, 999), st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    st.sampled_from([0.0, 0.5, 1.5, 3.0]), st.booleans(), st.booleans(),
-)  # fmt: skip
-def test_random_energies_on_random_graphs(data, seed, sizes, density, directed, weighted):
-    conv = layer(seed, 0.1, **data.draw(layers()))
-    inputs = odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted)
-    assert_alike(conv, inputs)
-
-
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(
@@ -53,26 +42,10 @@ def test_many_random_energies(data, seed, sizes, density, directed, weighted, sc
 
 NAMED = {
     "edge": {},
-    "node": {"message": "node"},
-    "mean": {"aggr": "mean"},
     "normalize": {"normalize": True},
-    "heads": {"heads": 2},
-    "averaged": {"heads": 3, "concat": False},
     "node-heads": {"message": "node", "heads": 2, "edge_dim": 2},
-    "wide": {"hidden_channels": 8, "message_channels": 5, "widths": (7,)},
-    "affine": {"widths": ()},
-    "deep": {"widths": (8, 1, 3), "edge_dim": 2},
-    "squareplus": {"act": "squareplus", "gate": "relu"},
     "replicas": {"replicas": 3, "heads": 2, "edge_dim": 1},
 }
-
-
-@pytest.mark.parametrize("options", NAMED.values(), ids=NAMED)
-def test_every_option_on_larger_graphs(options):
-    """Several packs of eight rows, several fronts."""
-    conv = layer(1, 0.1, **options)
-    inputs = odd_graph(3, [25, 1, 40], 1.3, False, conv.edge_dim, weighted=True)
-    assert_alike(conv, inputs)
 
 
 @pytest.mark.parametrize("options", [NAMED["edge"], NAMED["normalize"], NAMED["node-heads"]])

@@ -43,7 +43,6 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "plan": (_AT, [_INT, _INT, _AT, _INT, _AT, _AT, _INT, _INT, _REAL, _AT, _INT]),
     "plan_free": (None, [_AT]),
     "listen": (_INT, [_AT]),
-    "order": (ctypes.c_int, [_INT, _INT, _AT, _AT, _AT, _AT, _INT]),
     "plan_cost": (None, [_AT, _AT, _AT]),
     "flatten": (_INT, [_AT, _INT, _INT, *[_AT] * 7]),
     "sizes": (_AT, [_AT, _REAL, _AT]),

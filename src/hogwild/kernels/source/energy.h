@@ -174,9 +174,11 @@ class Task {
     }
     /// Set x [n, k] to zero at the nodes that are held.
     HOG_METHOD void hold(double* x) const {
+#if !HOG_GPU
         HOG_PACKS(i, v.n)
         for (int c = 0; c < K(); ++c) x[i * K() + c] = held(i) ? 0.0 : x[i * K() + c];
         team.sync();
+#endif
     }
 
     /// The energy at x, and the rounding error of it.
@@ -232,6 +234,12 @@ class Task {
     /// Gradient and local quadratic models at the point of the last `evaluate`. With reach > 0 the
     /// curvatures bound the growth of the activations that far (`growth` in vectors.h).
     HOG_LARGE void differentiate(const double* x, double reach);
+
+    /// Both.
+    HOG_METHOD void linearise(const double* x) {
+        evaluate(x);
+        differentiate(x, 0.0);
+    }
 
     /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
     HOG_METHOD void pull_back(const double* x, double reach);

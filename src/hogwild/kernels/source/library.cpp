@@ -10,7 +10,6 @@
 #include "attention.h"
 #include "chunks.h"
 #include "dense.h"
-#include "locality.h"
 #include "soft.h"
 #include "factor.h"
 
@@ -138,13 +137,6 @@ HOG_API void hog_plan_free(void* plan) { delete (Plan*)plan; }
 /// Ask during the calls of this thread whether they must end (listening.h); nullptr: no more. Whether the
 /// answer to the questions before was yes.
 HOG_API int64_t hog_listen(int (*ask)()) { return Listening::here().to(ask); }
-
-/// An order of the nodes in which neighbours are near each other (locality.h): the number of the node at
-/// every place.
-HOG_API int hog_order(int64_t nodes, int64_t edges, const int64_t* src, const int64_t* dst, int64_t* order,
-                      char* why, int64_t why_size) {
-    return guarded(why, why_size, [&] { breadth_first(nodes, edges, src, dst, order); });
-}
 
 /// Numbers in the largest graph's fronts, and multiplications of all factorisations, for k = 1.
 HOG_API void hog_plan_cost(const void* plan, double* most_numbers, double* work) {
