@@ -33,11 +33,10 @@ import torch
 from harness import Record, apart, limit_threads, parser
 from rivals import build, training_step
 from tasks import TASKS, rgg
-from torch_geometric.transforms import ToUndirected
+from torch_geometric.utils import to_undirected
 from training_step import CELLS, SIZES
 
 from hogwild import GSDGNN, IGNN, EnergyGNN, Inputs
-from hogwild.cluster import open_graph
 from hogwild.cluster.setup import predict
 
 MODELS = {"energy": EnergyGNN, "gsd": GSDGNN, "ignn": IGNN}
@@ -56,9 +55,10 @@ def make(nodes: int, folder: Path) -> None:
         if not place:
             raise SystemExit("set HOGWILD_DATA to the folder that holds roadnet")
         path = Path(place) / "roadnet" / "world_highways.npz"
-        whole = ToUndirected()(open_graph(path, names={"latlon": "pos"}))
-        x = np.random.default_rng(0).standard_normal((whole.num_nodes, 2))
-        edges = whole.edge_index.numpy()
+        with np.load(path) as roads:
+            x = np.random.default_rng(0).standard_normal((len(roads["latlon"]), 2))
+            ends = np.stack([roads["src"], roads["dst"]]).astype(np.int64)
+        edges = to_undirected(torch.from_numpy(ends)).numpy()
     np.save(folder / "x.npy", x)
     np.save(folder / "edges.npy", edges)
 

@@ -45,7 +45,7 @@ from hogwild.graph.inputs import Inputs
 from hogwild.models import ImplicitConv, Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import Solving
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import as_field, gather
 from hogwild.problems import FixedPoint
 from hogwild.solvers import Picard

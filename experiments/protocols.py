@@ -226,6 +226,11 @@ PROTOCOLS: dict[str, Protocol] = {
                 default={"epochs": 100, "lr": 0.005, "decay": (0.8, 12), "validate_every": 25},
                 quick=_QUICK
                 | {"replicas": 1, "epochs": 10, "batch_size": 50, "task_options": {"limit": 100}},
+                own={
+                    "soft": {"epochs": 20, "lr": 0.02, "decay": (0.6, 4), "validate_every": 5}
+                    | {"standardize": True, **_SINGLE}
+                    | {"model_options": _SMALL},
+                },
             )
             for task in ("peptides-func", "peptides-struct")
         ),

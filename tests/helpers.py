@@ -19,6 +19,7 @@ from hogwild.asynchrony.impairments import (
 from hogwild.asynchrony.schedule import Schedule
 from hogwild.asynchrony.trace import Trace
 from hogwild.graph import Graph
+from hogwild.ops import gather
 from hogwild.testing.problems import random_graph
 
 DOUBLE = {"dtype": torch.float64}
@@ -243,3 +244,22 @@ def assert_second_derivatives(fn, given, step=1e-5):
         size = max(1.0, float(expected.abs().max()), float(product.detach().abs().max()))
         torch.testing.assert_close(product, expected, rtol=0, atol=1e-5 * size)
     assert any(x.any() for x in found)
+
+
+def check_local_energies(problem, energies):
+    """``energies(h, inbox)`` [R, n] of all nodes add up to E; ``local`` is their gradient, for all
+    nodes and for some. Returns embeddings, an inbox unrelated to them, and both gradients."""
+    graph, node, n = problem.graph, problem.node, problem.graph.num_nodes
+    h = torch.randn(problem.replicas, problem.channels, n, **DOUBLE)
+    exact = energies(h, gather(h, graph.src)).sum(-1)
+    torch.testing.assert_close(exact, problem.evaluate(h).value[:, 0])
+    inbox = torch.randn_like(gather(h, graph.src))  # stale values
+    own, toward = node.local(h, inbox, graph.everyone)
+    leaves = (h.clone().requires_grad_(), inbox.clone().requires_grad_())
+    slopes = torch.autograd.grad(energies(*leaves).sum(), leaves)
+    torch.testing.assert_close((own, toward), slopes)
+    nodes = torch.randperm(n)[: max(1, n // 2)]
+    at = graph.star(nodes)
+    some = node.local(h[..., nodes], inbox[..., at.edges], at)
+    torch.testing.assert_close(some, (own[..., nodes], toward[..., at.edges]))
+    return h, inbox, own, toward

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from hogwild import EnergyConv, Inputs, engines
 from hogwild.engines import cpu, engine_for
+from hogwild.engines.base import TorchEngine
 from hogwild.engines.cpu import CpuEngine
 from hogwild.engines.cpu_large import LargeCpuEngine
-from hogwild.engines.eager import TorchEngine
 from hogwild.kernels.native import library
 from hogwild.solvers import Newton
 
@@ -59,6 +59,29 @@ def layer(seed=0, scale=0.0, **options):
         for p in conv.parameters():
             p.add_(scale * torch.randn(p.shape, **DOUBLE))
     return conv
+
+
+NAMED = {
+    "edge": {},
+    "node": {
+        "message": "node",
+        "normalize": True,
+        "act": "squareplus",
+        "gate": "relu",
+    },
+    "mean": {"aggr": "mean", "hidden_channels": 4},
+    "normalize": {"normalize": True},
+    "heads": {"heads": 4},
+    "averaged": {"heads": 3, "concat": False, "hidden_channels": 1},
+    "node-heads": {"message": "node", "heads": 2, "edge_dim": 2},
+    "wide": {"hidden_channels": 8, "message_channels": 5, "widths": (7,)},
+    "widest": {"hidden_channels": 8, "message_channels": 8, "heads": 2},
+    "narrow": {"hidden_channels": 1, "message_channels": 1, "widths": ()},
+    "deep": {"widths": (8, 1, 3), "edge_dim": 2, "hidden_channels": 3},
+    "squareplus": {"act": "squareplus", "gate": "relu"},
+    "replicas": {"replicas": 3, "heads": 2, "edge_dim": 1, "message_channels": 1},
+}
+"""Options of a layer that every engine for energies takes."""
 
 
 def odd_graph(seed, sizes, density=1.0, directed=True, edge_dim=None, weighted=False, width=3):

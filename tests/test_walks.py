@@ -43,10 +43,10 @@ def data():
 
 # The largest number of files, by model and call.
 WALKS = {
-    ("EnergyGNN", "forward"): 23,
+    ("EnergyGNN", "forward"): 21,
     ("EnergyGNN", "simulate"): 51,
-    ("EnergyGNN", "infer"): 41,
-    ("SoftEnergyGNN", "forward"): 29,
+    ("EnergyGNN", "infer"): 37,
+    ("SoftEnergyGNN", "forward"): 28,
     ("SoftEnergyGNN", "simulate"): 48,
     ("SoftEnergyGNN", "infer"): 37,
 }

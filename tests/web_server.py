@@ -43,9 +43,9 @@ def handshake(port, path="/live", made=None, **headers):
     lines = [f"GET {path} HTTP/1.1", *(f"{key}: {value}" for key, value in head.items())]
     made.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
     answer = b""
-    while b"\r\n" not in answer:
+    while b"\r\n\r\n" not in answer:
         more = made.recv(1)
         if not more:
             break
         answer += more
-    return made, answer.decode().strip()
+    return made, answer.decode().partition("\r\n")[0]

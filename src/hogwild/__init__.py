@@ -49,6 +49,11 @@ _MOVED = {
     "hogwild.executors.simulated": "hogwild.executors.simulation",
     "hogwild.executors.tracked": "hogwild.executors.track_result",
     "hogwild.executors.unrolled": "hogwild.executors.gradients",
+    "hogwild.graph.kept": "hogwild.graph.cached",
+    "hogwild.models.features": "hogwild.models.gnn",
+    "hogwild.models.stack": "hogwild.models.implicit",
+    "hogwild.nn.mlp": "hogwild.nn.networks",
+    "hogwild.nn.picnn": "hogwild.nn.networks",
     "hogwild.rules.energies": "hogwild.rules.base",
 }
 

@@ -60,8 +60,8 @@ def test_cells():
 
 
 def test_a_sweep_solves_a_model_once(monkeypatch):
-    solved, solutions = [], IGNN.solutions
-    monkeypatch.setattr(IGNN, "solutions", lambda *given: solved.append(1) or solutions(*given))
+    solved, embed = [], IGNN.embed
+    monkeypatch.setattr(IGNN, "embed", lambda *given: solved.append(1) or embed(*given))
     options = {"staggers": (1, 2), "delays": (0, 2), "runs": 1}
     hogwild.sweep(IGNN(3, out_channels=2).double(), example(), **options)
     assert len(solved) == 1

@@ -19,9 +19,9 @@ from hogwild.errors import ConfigError
     Option("topping", "tuple[str, ...]", (), "any number of times"),
     Option("rising_time", "int | None", None, "minutes"),
     Option("quick", "bool", False, "less of everything"),
-    Option("heat", "Any", 180.0, "degrees", "oven", needless=True),
-    Option("fan", "Any", True, "100 % air", "oven", needless=True),
-    Option("tray_options", "dict", {}, "of a tray", needless=True),
+    Option("heat", "Any", 180.0, "degrees", "oven", if_given=True),
+    Option("fan", "Any", True, "100 % air", "oven", if_given=True),
+    Option("tray_options", "dict", {}, "of a tray", if_given=True),
 )
 def bake(options):
     """Bake a cake.

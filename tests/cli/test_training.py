@@ -54,7 +54,6 @@ LOSS = "lambda self, out, data, mask=None:"
         ("out_channels", "0", "has out_channels = 0"),
         ("edge_dim", "1", "graph 0 has no edge_attr"),
         ("pool", "'min'", "expected None (nodes) or one of mean, add"),
-        ("pool", "'mean'", "RuntimeError"),
         ("higher_is_better", "1", "expected true or false"),
         ("splits", "3", "has splits = 3; expected a method"),
         ("splits", "lambda self: []", "cannot be called as splits(folds, seed)"),
@@ -66,9 +65,7 @@ LOSS = "lambda self, out, data, mask=None:"
         ("loss", f"{LOSS} 1.0", "the loss of 'tiny chains' is 1.0 with 1 replicas"),
         ("loss", f"{LOSS} out.sum()", "the loss of 'tiny chains' has shape [] with"),
         ("loss", f"{LOSS} out.detach().mean((1, 2))", "has no gradient"),
-        ("loss", f"{LOSS} out.nothing", "AttributeError: 'Tensor' object has no attribute"),
         ("metric", f"{LOSS} 3", "the metric of 'tiny chains' is 3"),
-        ("metric", f"{LOSS} {{}}[3]", "KeyError: 3 (line 73 of "),
     ],
 )
 def test_an_attribute_is_wrong(attribute, given, says, tmp_path, capsys):
@@ -79,13 +76,7 @@ def test_an_attribute_is_wrong(attribute, given, says, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("def (:\n", "my_tasks.py cannot be run: SyntaxError"),
-        (
-            "import no_such_module\n",
-            "ModuleNotFoundError: No module named 'no_such_module' (line 1",
-        ),
         (SOURCE.replace("class Chains", "class Chain"), "did you mean 'Chain'?"),
-        (SOURCE.replace("self.graphs = []", "raise KeyError(7)", 1), "KeyError: 7 (line 22 of"),
         (f"{SOURCE}\n\ndef Chains():\n    return None\n", "lacks name, in_channels"),
         (SOURCE.replace("x[0, c] = 1.0", "x[0, c] = float('nan')"), "NaN or infinite"),
         (SOURCE.replace("[Data(", "[print(").replace("append(Data(", "append(dict("), "non-empty"),

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from hogwild import cluster
 from hogwild.cluster.sources import open_graph
 from hogwild.errors import ConfigError, DataError, FeatureError, GraphError
 
@@ -34,12 +33,11 @@ def test_npz_and_folders(tmp_path):
             assert np.array_equal(whole[name], value)
 
 
-def test_other_names(tmp_path):
+def test_positions_say_how_many_nodes_there_are(tmp_path):
     """As a road network has them: one row a road, and positions of the junctions."""
     src, dst, km = np.array([0, 1, 2]), np.array([1, 2, 2]), np.array([5.0, 7.0, 1.0])
-    np.savez(tmp_path / "r.npz", src=src, dst=dst, km=km, latlon=np.ones((6, 2)))
-    names = {"latlon": "pos", "km": "edge_weight"}
-    whole = open_graph(tmp_path / "r.npz", names=names)
+    np.savez(tmp_path / "r.npz", src=src, dst=dst, edge_weight=km, pos=np.ones((6, 2)))
+    whole = open_graph(tmp_path / "r.npz")
     assert whole.num_nodes == 6
     found = sorted(zip(*whole.edge_index.tolist(), whole.edge_weight.tolist(), strict=True))
     assert found == [(0, 1, 5.0), (1, 2, 7.0), (2, 2, 1.0)]
@@ -75,10 +73,3 @@ def test_bad_files_are_named(tmp_path):
     np.savez(tmp_path / "d.npz", edge_index=EDGES, x=X[:2])
     with pytest.raises(GraphError, match="names nodes 0 to 4; expected 0 to 1"):
         open_graph(tmp_path / "d.npz")
-
-
-def test_the_former_name_of_a_graph_in_arrays_still_works():
-    with pytest.warns(DeprecationWarning, match=r"Whole is gone; give a Data or hogwild\.Inputs"):
-        found = cluster.Whole(EDGES, X, ATTR, WEIGHT, {"y": np.arange(5)})
-    assert np.array_equal(found.edge_attr, ATTR)
-    assert found.y.tolist() == [0, 1, 2, 3, 4]

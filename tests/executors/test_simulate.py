@@ -2,10 +2,13 @@
 
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
+import torch_geometric.nn as pyg
 from helpers import chain, energy, example, graphs
 from torch_geometric.data import Batch, Data
 
@@ -217,6 +220,30 @@ def test_simulate_leaves_the_model_as_it_was():
     assert not model.readout.training
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert hogwild.simulate is simulate
+
+
+class Watched(torch.nn.Module):
+    """While a thread is inside its forward, another thread calls the model."""
+
+    def __init__(self, data):
+        super().__init__()
+        self.first, self.second = pyg.GCNConv(3, 4), pyg.GCNConv(4, 1)
+        self.data = data
+
+    def forward(self, x, edge_index):
+        h = self.first(x, edge_index).relu()
+        if threading.current_thread() is threading.main_thread():
+            with ThreadPoolExecutor(1) as others:
+                others.submit(self, self.data.x, self.data.edge_index).result()
+        return self.second(h, edge_index)
+
+
+def test_other_threads_may_call_the_model_meanwhile():
+    data = graphs((5,))
+    model = Watched(data).double().eval()
+    run = simulate(model, data)
+    assert bool(run.converged.all())
+    torch.testing.assert_close(run.predictions[0], model(data.x, data.edge_index))
 
 
 def test_memory_is_linear_in_edges_and_delay():

@@ -11,7 +11,6 @@ import hogwild
 from hogwild import EIGNN, GAT, GCN, GSDGNN, IGNN, EnergyGNN, Scenario, simulate, track
 from hogwild.asynchrony import BernoulliLoss, Crashes, EventTriggered, GilbertElliott
 from hogwild.asynchrony.moving import Change, Register
-from hogwild.asynchrony.scenarios import drifting, swarm
 from hogwild.errors import ConfigError
 from hogwild.executors.simulation import After, Settings, Simulation
 from hogwild.graph.inputs import Inputs
@@ -251,7 +250,6 @@ def test_the_score_is_that_of_the_targets():
     assert seen.exact_score == pytest.approx(exact, abs=1e-9)
     assert float(seen.score[-1]) == pytest.approx(exact[1], abs=1e-4)
     assert "rmse of the predictions" in str(seen)
-    assert str(seen).splitlines()[-1].startswith("What would help: ")
     own = track(net, joining(), score=lambda out, data: float(data.num_nodes))
     assert (own.score == 6.0).all()
 
@@ -268,38 +266,6 @@ def test_mistakes_are_refused():
         track(EnergyGNN(3, out_channels=1, replicas=2), joining())
 
 
-@pytest.mark.parametrize("every", [5, 20, 40])
-@pytest.mark.parametrize("what", ["x", "edge_index", "edge_attr", "edge_weight"])
-def test_balls_are_recommended_only_where_they_do_better(every, what):
-    """Tables begin anew where nodes drive and where edges have other features or weights, but not
-    where only the features of nodes change."""
-    torch.manual_seed(0)
-    net = EnergyGNN(1, edge_dim=1 if what == "edge_attr" else None, out_channels=1, beta=0.1)
-    scenario = swarm(20, degree=4, changes=6, every=every, speed=0.1, seed=1)
-    if what != "edge_index":
-        scenario = drifting(scenario.frames[0].data, changes=6, every=every, seed=0)
-    if what in ("edge_attr", "edge_weight"):
-        for frame in scenario:
-            shape = (frame.data.num_edges, 1)[: 2 if what == "edge_attr" else 1]
-            frame.data[what] = torch.rand(shape)
-    seen = {rule: track(net, scenario, rule=rule) for rule in ("messages", "gradient", "balls")}
-    error = {rule: one.summary()["error"] for rule, one in seen.items()}
-    assert all(one.advice for one in seen.values())
-    assert "balls" not in seen["balls"].advice
-    for rule in ("messages", "gradient"):
-        if "balls" in seen[rule].advice:
-            assert error["balls"] < min(error["messages"], error["gradient"])
-            assert what == "x"
-            assert every >= 20
-        crossing = float(seen[rule].cone.ticks.mean())
-        if "come less often" in seen[rule].advice:
-            assert ("takes" in seen[rule].advice) == (every < crossing)
-    if what == "x" and every == 40:
-        assert "balls" in seen["gradient"].advice
-    if what == "edge_index":
-        assert error["messages"] < error["balls"]
-
-
 def test_the_report():
     seen = track(GSDGNN(3, out_channels=1).double(), long(), every=3)
     text = str(seen)
@@ -307,11 +273,8 @@ def test_the_report():
     assert "price of a node in 100 ticks" in text
     assert str(seen.cone) in text
     assert seen.cone.crossed
-    later = seen.by_deadline([1, 5])
-    assert later[5]["updates"] == 5 * seen.cone.mean
-    assert later[5]["error"] == float(seen.after(5 * seen.cone.mean).nanmedian())
-    assert later[5]["error"] < later[1]["error"] < 1.0
-    assert f"{later[1]['error']:.2g} of the change after 1 (" in text
+    sooner, later = (seen.after(cones * seen.cone.mean).nanmedian() for cones in (1, 5))
+    assert later < sooner < 1.0
     assert seen.times[-1] == 449
     assert isinstance(seen, hogwild.Track)
     # A change moves the answer in one tick, and not little by little until the next one.

@@ -1,11 +1,13 @@
-"""Graphs: reductions, selection, degrees and reverse links."""
+"""Graphs: reductions, selection, degrees, reverse links, block patterns, and what is refused."""
 
 import numpy as np
 import pytest
 import torch
-from helpers import ODD, ODD_NODES, batch_of, chain, cycle, edges
+from helpers import ODD, ODD_NODES, batch_of, chain, complete, cycle, edges, star
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hogwild.errors import AsynchronyError, GraphError
+from hogwild.errors import AsynchronyError, DTypeError, GraphError
 from hogwild.graph import Graph
 from hogwild.testing import random_graph
 
@@ -104,3 +106,102 @@ def test_edges_that_are_written_through_numpy_or_data_are_seen():
     batch.data[1:] = 1
     with pytest.raises(GraphError, match="join different graphs"):
         Graph.of(edges, 3, batch)
+
+
+MANY = {
+    "odd": (ODD, ODD_NODES),
+    "empty": (edges(), 3),
+    "one": (edges(), 1),
+    "loop": (edges((0, 0), (0, 0)), 1),
+    "star": (star(5), 5),
+    "complete": (complete(4), 4),
+    "cycle": (cycle(5), 5),
+    "directed": (edges((0, 2), (1, 2), (3, 2), (2, 0)), 4),
+}
+
+
+def check_pattern(g):
+    """Every edge and every pair of edges into one node, exactly once, loops set aside."""
+    pairs = list(zip(g.src.tolist(), g.dst.tolist(), strict=True))
+    wedges = {
+        frozenset((a, b))
+        for a, (_, i) in enumerate(pairs)
+        for b, (_, other) in enumerate(pairs)
+        if a < b and i == other
+    }
+    pattern = g.pattern
+    found = list(zip(pattern.left.tolist(), pattern.right.tolist(), strict=True))
+    assert len(found) == len(wedges)
+    assert {frozenset(w) for w in found} == wedges
+    assert g.num_blocks == len(pairs) + len(wedges)
+    every = [(i, j) for j, i in pairs] + [(pairs[a][0], pairs[b][0]) for a, b in found]
+    off = [p for p in every if p[0] != p[1]]
+    same = [at for at, p in enumerate(every) if p[0] == p[1]]
+    assert list(zip(pattern.rows.tolist(), pattern.cols.tolist(), strict=True)) == off
+    if same:
+        assert pattern.loops.tolist() == same
+        assert pattern.loop_nodes.tolist() == [every[at][0] for at in same]
+        assert pattern.keep.tolist() == [at for at in range(len(every)) if at not in same]
+    else:
+        assert pattern.loops is pattern.keep is pattern.loop_nodes is None
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_pattern_by_brute_force(name):
+    check_pattern(Graph.of(*MANY[name]))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=14))
+def test_pattern_of_random_multigraphs(pairs):
+    check_pattern(Graph.of(edges(*pairs), 6))
+
+
+PAIR = [0, 0, 1, 1]
+
+
+def test_unvalidated_graphs_do_not_escape_validation():
+    """What was accepted with ``validate=False`` is still checked when asked to validate."""
+    bad = edges((0, 7))
+    Graph.of(bad, 2, validate=False)
+    with pytest.raises(GraphError, match="7"):
+        Graph.of(bad, 2)
+
+
+@pytest.mark.parametrize(
+    ("edge_index", "n", "batch", "size", "error", "words"),
+    [
+        (torch.zeros(4, 2).long(), 3, None, None, GraphError, ["(4, 2)", "[2, num_edges]"]),
+        (torch.zeros(2).long(), 3, None, None, GraphError, ["(2,)", "[2, num_edges]"]),
+        (torch.zeros(2, 2), 3, None, None, DTypeError, ["torch.float32", "torch.int64"]),
+        (torch.zeros(2, 2).int(), 3, None, None, DTypeError, ["torch.int32", "torch.int64"]),
+        (torch.zeros(2, 0).long(), 0, None, None, GraphError, ["no nodes", "at least one"]),
+        (edges((0, 5)), 3, None, None, GraphError, ["0 to 5", "0 to 2", "3 rows"]),
+        (edges((0, -1)), 3, None, None, GraphError, ["-1 to 0", "0 to 2"]),
+        (chain(3), 3, None, 2, GraphError, ["batch_size=2", "expected batch [N]"]),
+        (chain(3), 3, [0, 0], None, GraphError, ["(2,)", "[3]"]),
+        (chain(3), 3, [[0, 0, 0]], None, GraphError, ["(1, 3)", "[3]"]),
+        (chain(3), 3, [0.0, 0.0, 0.0], None, DTypeError, ["torch.float32", "torch.int64"]),
+        (edges((0, 1)), 4, [0, 1, 0, 1], None, GraphError, ["not sorted", "node 1", "node 2"]),
+        (edges((0, 1)), 4, PAIR, 1, GraphError, ["0 to 1", "0 to 0"]),
+        (edges((0, 1)), 4, [-1, 0, 0, 0], None, GraphError, ["-1 to 0", "0 to 0"]),
+        (edges((0, 1)), 4, [0, 0, 2, 2], None, GraphError, ["1 of 3", "graph 1", "remove empty"]),
+        (edges((0, 1)), 4, PAIR, 4, GraphError, ["2 of 4", "graph 2"]),
+        (edges((0, 1), (1, 2)), 4, PAIR, None, GraphError, ["1 -> 2", "0 and 1", "within one"]),
+    ],
+    ids=lambda v: None,
+)
+def test_every_error_says_given_and_expected(edge_index, n, batch, size, error, words):
+    batch = None if batch is None else torch.tensor(batch)
+    with pytest.raises(error) as caught:
+        Graph.of(edge_index, n, batch, size)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_value_checks_can_be_skipped():
+    """``validate=False`` reads no values, only shapes and dtypes."""
+    batch = torch.tensor([0, 1, 0, 2])
+    assert Graph.of(edges((0, 9)), 4, batch, 3, validate=False).num_graphs == 3
+    with pytest.raises(GraphError):
+        Graph.of(edges((0, 9)), 3, batch, 3, validate=False)

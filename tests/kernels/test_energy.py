@@ -8,6 +8,7 @@ from helpers import DOUBLE, chain, grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import (
+    NAMED,
     assert_alike,
     engine_of,
     layer,
@@ -38,14 +39,6 @@ pytestmark = needs_library
 def test_many_random_energies(data, seed, sizes, density, directed, weighted, scale):
     conv = layer(seed, scale, **data.draw(layers()))
     assert_alike(conv, odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted))
-
-
-NAMED = {
-    "edge": {},
-    "normalize": {"normalize": True},
-    "node-heads": {"message": "node", "heads": 2, "edge_dim": 2},
-    "replicas": {"replicas": 3, "heads": 2, "edge_dim": 1},
-}
 
 
 @pytest.mark.parametrize("options", [NAMED["edge"], NAMED["normalize"], NAMED["node-heads"]])

@@ -8,7 +8,7 @@ import torch
 from helpers import DOUBLE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import TIGHT, engine_of, layer, layers, needs_library, odd_graph, on_torch
+from kernel_cases import NAMED, TIGHT, engine_of, layer, layers, needs_library, odd_graph, on_torch
 
 from hogwild.engines.cpu import CpuEngine
 from hogwild.problems.pinned import PinnedObjective
@@ -58,22 +58,7 @@ def test_random_energies(data, seed, sizes, density, directed, weighted, share, 
     assert_solved_alike(conv, inputs, share, direct)
 
 
-OPTIONS = {
-    "edge": {},
-    "node-normalize": {"message": "node", "normalize": True},
-    "heads": {"heads": 2, "edge_dim": 2},
-    "wide": {"hidden_channels": 8, "message_channels": 5, "widths": (7,)},
-    "squareplus": {"act": "squareplus", "gate": "relu"},
-    "replicas": {"replicas": 3, "heads": 2, "concat": False, "edge_dim": 1},
-}
-
-
-@pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_larger_graphs(options, direct):
-    conv = layer(1, 0.1, **options)
-    inputs = odd_graph(3, [25, 1, 40], 1.3, False, conv.edge_dim, weighted=True)
-    assert_solved_alike(conv, inputs, 0.3, direct)
+OPTIONS = ("edge", "node", "node-heads", "wide", "squareplus", "replicas")
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -97,10 +82,10 @@ def test_a_crew_of_threads():
 
 
 @pytest.mark.parametrize("direct", [True, False])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_gradients_in_parameters(options, direct):
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients_in_parameters(name, direct):
     """The adjoint with held nodes: λ = H⁻¹ w at the nodes that move, zero at the others."""
-    conv = layer(4, 0.1, **options)
+    conv = layer(4, 0.1, **NAMED[name])
     inputs = odd_graph(6, [9, 5], 1.2, False, conv.edge_dim)
     over = [inputs.x.requires_grad_(), *conv.parameters()]
     kernel, problem, held, h0 = posed(conv, inputs, 0.3)

@@ -11,7 +11,7 @@ from emulated_large import EmulatedLargeKernel
 from helpers import DOUBLE, grid, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import assert_alike, layer, needs_library, odd_graph, solved
+from kernel_cases import NAMED, assert_alike, layer, needs_library, odd_graph
 
 from hogwild import Inputs, engines
 from hogwild.engines import gpu, gpu_large
@@ -20,33 +20,12 @@ from hogwild.linalg.solution import Status
 from hogwild.solvers import Newton
 from hogwild.training.recorded import Replay
 
-CASES = {
-    "default": {},
-    "three": {"hidden_channels": 3, "widths": (5,), "edge_dim": 2},
-    "heads": {"hidden_channels": 1, "heads": 2, "concat": False},
-    "nodes": {"message": "node", "normalize": True, "act": "squareplus", "gate": "relu"},
-    "replicas": {"replicas": 2, "heads": 2, "widths": (3, 2, 4), "message_channels": 1},
-}
-
-QUICK = [n if n in ("default", "nodes") else pytest.param(n, marks=pytest.mark.slow) for n in CASES]
-
 
 @pytest.fixture
 def emulated(monkeypatch, tmp_path_factory):
     EmulatedLargeKernel.folder = tmp_path_factory.getbasetemp() / "emulated_large"
     EmulatedLargeKernel.folder.mkdir(exist_ok=True)
     monkeypatch.setattr(engines, "ENGINES", (EmulatedLargeKernel,))
-
-
-@needs_library
-@pytest.mark.parametrize("name", QUICK)
-def test_emulated_blocks_agree_with_torch(name, emulated):
-    """Graphs with self-loops, parallel edges, isolated nodes and weights; one has more edges than
-    there are threads."""
-    conv = layer(**CASES[name])
-    inputs = odd_graph(3, [1, 130], 1.7, edge_dim=conv.edge_dim, weighted=True)
-    assert conv.solver_path(inputs) == ["compiled (emulated)"]
-    assert_alike(conv, inputs)
 
 
 @needs_library
@@ -154,22 +133,11 @@ def moved(inputs):
 
 @needs_library
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("sizes", [(1, 30, 220), (20_000,)], ids=str)
-def test_a_gpu_agrees_with_the_cpu(name, sizes, on_gpu):
-    conv = layer(**CASES[name])
-    inputs = odd_graph(3, sizes, 2.0, edge_dim=conv.edge_dim, weighted=True)
-    expected, wanted = solved(conv, inputs)
-    conv, inputs = conv.cuda(), moved(inputs)
-    assert conv.solver_path(inputs)[0].startswith("compiled (CUDA")
-    found, gradients = solved(conv, inputs)
-    assert torch.equal(found.status.cpu(), expected.status)
-    # At this tolerance rounding decides the last iterations.
-    assert int((found.iterations.cpu() - expected.iterations).abs().max()) <= 2
-    torch.testing.assert_close(found.value.cpu(), expected.value, rtol=0, atol=1e-9)
-    largest = max(float(g.abs().max()) for g in wanted if g.numel())
-    for mine, other in zip(gradients, wanted, strict=True):
-        torch.testing.assert_close(mine.cpu(), other, rtol=0, atol=1e-9 * (1 + largest))
+@pytest.mark.parametrize("name", ["edge", "node", "replicas"])
+def test_a_gpu_agrees_with_torch_on_many_nodes(name, on_gpu):
+    conv = layer(**NAMED[name]).cuda()
+    inputs = odd_graph(3, [20_000], 2.0, edge_dim=conv.edge_dim, weighted=True)
+    assert_alike(conv, moved(inputs), apart=2)  # rounding decides the last iterations
 
 
 @needs_library

@@ -170,33 +170,35 @@ def expander(n):
 
 @needs_library
 def test_where_it_pays():
-    assert direct.pays(Graph.of(chain(5000), 5000), 2, 1)
-    assert direct.pays(Graph.of(edges(), 3), 2, 1)
+    assert direct.is_factorised(Graph.of(chain(5000), 5000), 2, 1)
+    assert direct.is_factorised(Graph.of(edges(), 3), 2, 1)
     for wide in (expander(3000), circulant(3000, 100)):
-        assert not direct.pays(Graph.of(wide, 3000), 2, 1)
-        assert direct.pays(Graph.of(wide, 3000), 2, 1, force=True)
-    assert not direct.pays(Graph.of(star(20_000), 20_000), 2, 1)  # a hub: all pairs of neighbours
+        assert not direct.is_factorised(Graph.of(wide, 3000), 2, 1)
+        assert direct.is_factorised(Graph.of(wide, 3000), 2, 1, force=True)
+    assert not direct.is_factorised(
+        Graph.of(star(20_000), 20_000), 2, 1
+    )  # a hub: all pairs of neighbours
 
 
 @needs_library
 def test_a_similar_graph_is_not_analysed(monkeypatch):
     graph, similar = (Graph.of(expander(3000)[:, 2 * i :], 3000) for i in (0, 1))
-    assert not direct.pays(graph, 2, 1)
+    assert not direct.is_factorised(graph, 2, 1)
     direct.resemble(similar, graph)
-    monkeypatch.setattr(direct, "_pays", None)
-    assert not direct.pays(similar, 2, 1)
+    monkeypatch.setattr(direct, "_is_cheaper", None)
+    assert not direct.is_factorised(similar, 2, 1)
 
 
 def test_small_graphs_are_dense_without_the_library(monkeypatch):
     monkeypatch.setattr(direct, "library", lambda: None)
-    assert direct.pays(Graph.of(expander(60), 60), 2, 1)
-    assert not direct.pays(Graph.of(chain(600), 600), 2, 1)
+    assert direct.is_factorised(Graph.of(expander(60), 60), 2, 1)
+    assert not direct.is_factorised(Graph.of(chain(600), 600), 2, 1)
     monkeypatch.setattr(direct, "DENSE_NUMBERS", 60**2)
-    assert not direct.pays(Graph.of(expander(60), 60), 1, 2)
+    assert not direct.is_factorised(Graph.of(expander(60), 60), 1, 2)
 
 
 def test_what_cannot_be_factorised_is_refused(monkeypatch):
-    monkeypatch.setattr(direct, "pays", lambda *_, **__: False)
+    monkeypatch.setattr(direct, "is_factorised", lambda *_, **__: False)
     problem = Quadratic.random(Graph.of(chain(4), 4))
     h = problem.start()
     with pytest.raises(ConfigError, match="no small separators"):

@@ -1,6 +1,7 @@
 """Where features enter a model: everything a model does sees standardised ones."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -239,9 +240,9 @@ def test_inputs_that_are_refused_as_before():
 # -- the encoder -----------------------------------------------------------------------------------
 
 
-def encoded_model():
+def encoded_model(in_channels=3, **options):
     """A layer of another model, whose features are encoded to width 4."""
-    features = Features(3, encoder=(5, 4))
+    features = Features(in_channels, encoder=(5, 4), **options)
     return GNN(GSDConv(4, hidden_channels=2), out_channels=2, features=features).double()
 
 
@@ -258,8 +259,7 @@ def test_the_layer_reads_encoded_features():
     parameters = list(model.parameters())
     assert model.in_channels == 3
     pairs = (torch.autograd.grad(y.square().sum(), parameters) for y in (found, expected))
-    for mine, other in zip(*pairs, strict=True):
-        torch.testing.assert_close(mine, other)
+    torch.testing.assert_close(*pairs)
 
 
 def test_features_of_the_wrong_width_are_named():
@@ -275,6 +275,8 @@ def test_features_of_the_wrong_width_are_named():
 def test_features_that_do_not_fit_the_layer():
     with pytest.raises(ConfigError, match=r"come with width 3, edge_dim=None.*in_channels=4"):
         GNN(GSDConv(4), out_channels=2, features=Features(3))
+    with pytest.raises(ConfigError, match="in_channels=-1 was given without an encoder"):
+        Features(-1)
     with pytest.raises(ConfigError, match="in_channels=0"):
         Features(0, encoder=(2,))
 
@@ -290,3 +292,61 @@ def test_dropout_of_features():
     stage = Features(20, dropout=0.5, encoder=(30,)).double()
     assert 0.4 < float((stage.encode(ones) == 0.0).double().mean()) < 0.6
     assert torch.equal(stage.eval().encode(ones), stage.encode(ones))
+
+
+# -- widths that are not known yet -----------------------------------------------------------------
+
+
+def lazy(**options):
+    torch.manual_seed(0)
+    return encoded_model(in_channels=-1, **options)
+
+
+def test_parameters_are_made_at_the_first_call():
+    """An optimizer that was built before trains them all."""
+    model, data = lazy(), graph(edges=False)
+    assert model.in_channels == -1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(data.x, data.edge_index).square().sum().backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.step()
+    assert model.in_channels == 3
+    assert model.features.encoder.channels == (3, 5, 4)
+    for p, old in zip(model.parameters(), before, strict=True):
+        assert p.dtype == torch.float64
+        torch.testing.assert_close(p.detach(), old - 0.1 * p.grad)
+    with pytest.raises(FeatureError, match=r"expected \[num_nodes, 3\]"):
+        model(data.x[:, :2], data.edge_index)
+
+
+def test_parameters_are_made_by_statistics_and_by_loading():
+    data = graph(edges=False)
+    model = lazy().standardize(data)
+    out = model(data.x, data.edge_index)
+    for other in (lazy(), copy.deepcopy(lazy()), pickle.loads(pickle.dumps(lazy())).double()):
+        other.load_state_dict(model.state_dict())
+        assert torch.equal(other(data.x, data.edge_index), out)
+    for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(copied(data.x, data.edge_index), out)
+
+
+def test_parameters_that_are_made_in_inference_mode_can_be_trained():
+    model, data = lazy(), graph(edges=False)
+    with torch.inference_mode():
+        said = model(data.x, data.edge_index)
+    out = model(data.x, data.edge_index)
+    out.sum().backward()
+    assert torch.equal(out, said)
+    assert all(p.grad is not None and not p.is_inference() for p in model.parameters())
+
+
+def test_what_needs_parameters_says_so():
+    model = lazy()
+    model.reset_parameters()
+    assert "Features(-1, encoder=(5, 4)" in repr(model)
+    with pytest.raises(ConfigError, match="no parameters yet, because in_channels=-1"):
+        model.state_dict()
+    with pytest.raises(ConfigError, match="no parameters yet, because in_channels=-1"):
+        hogwild.export(model, "nowhere.hog")
+    with pytest.raises(FeatureError, match=r"shape \(3,\); expected \[num_nodes, in_channels\]"):
+        model(torch.ones(3, **DOUBLE), chain(3))

@@ -7,9 +7,9 @@ from helpers import (
     ODD,
     ODD_NODES,
     assemble,
-    bare,
     batch_of,
     chain,
+    check_local_energies,
     columns,
     complete,
     cycle,
@@ -22,12 +22,11 @@ from hypothesis import strategies as st
 from torch_geometric.nn import APPNP
 
 from hogwild import GSDGNN, Inputs
-from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
 from hogwild.models import GSDConv, gsd
 from hogwild.models.base import Kind
 from hogwild.ops import gather, scatter
-from hogwild.solvers import Anderson, GradientDescent, LinearSolver, Newton, Picard, solve
+from hogwild.solvers import Anderson, LinearSolver, Newton, Picard, solve
 from hogwild.testing import check_model
 from hogwild.testing.problems import random_graph
 
@@ -110,8 +109,7 @@ def test_gradients_are_those_of_the_dense_solution():
     pick = torch.randn_like(h)
     ours = torch.autograd.grad((pick * h).sum(), leaves)
     theirs = torch.autograd.grad((pick * exact).sum(), leaves)
-    for one, two in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
 
 
 @settings(max_examples=60, deadline=None)
@@ -222,34 +220,19 @@ def test_energy_and_derivatives(name):
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_local_energies(name):
-    """The docstring's eⁱ add up to E; ``local`` is their gradient, for all nodes and for some."""
+    """The docstring's eⁱ."""
     problem = problem_on(*GRAPHS[name], replicas=2)
-    graph, n = problem.graph, problem.graph.num_nodes
-    h = torch.randn(2, 2, n, **DOUBLE)
-    inbox = gather(h, graph.src)
-    root = problem.root
+    graph, root = problem.graph, problem.root
 
-    def local_energies(h, inbox):
+    def energies(h, inbox):
         gap = root[graph.dst] * h[..., graph.dst] - root[graph.src] * inbox
         along = 2.5 * problem.weight * gap.square().sum(1)
-        return (h - problem.target).square().sum(1) + scatter(along, graph.dst, n)
+        return (h - problem.target).square().sum(1) + scatter(along, graph.dst, graph.num_nodes)
 
-    torch.testing.assert_close(local_energies(h, inbox).sum(-1), problem.evaluate(h).value[:, 0])
-    own, toward = problem.node.local(h, inbox, graph.everyone)
-    total = own + scatter(toward, graph.src, n)
+    h, *_ = check_local_energies(problem, energies)
+    own, toward = problem.node.local(h, gather(h, graph.src), graph.everyone)
+    total = own + scatter(toward, graph.src, graph.num_nodes)
     torch.testing.assert_close(total, problem.evaluate(h).gradient)
-
-    inbox = torch.randn_like(inbox)  # stale values, unrelated to h
-    own, toward = problem.node.local(h, inbox, graph.everyone)
-    leaves = (h.requires_grad_(), inbox.requires_grad_())
-    exact = torch.autograd.grad(local_energies(*leaves).sum(), leaves)
-    torch.testing.assert_close((own.detach(), toward.detach()), exact)
-
-    nodes = torch.randperm(n)[: max(1, n // 2)]
-    at = graph.star(nodes)
-    some, some_toward = problem.node.local(h[..., nodes], inbox[..., at.edges], at)
-    torch.testing.assert_close(some, own[..., nodes])
-    torch.testing.assert_close(some_toward, toward[..., at.edges])
 
 
 def test_lipschitz_is_tight_and_per_graph():
@@ -264,7 +247,7 @@ def test_lipschitz_is_tight_and_per_graph():
     torch.testing.assert_close(bound[0, :3], torch.tensor(top[:3], **DOUBLE))
     assert bool((bound[0] >= torch.tensor(top, **DOUBLE) - 1e-12).all())
     assert float(bound.max()) < 2.0 + 20.0
-    found = solve(problem, GradientDescent(), torch.zeros_like(problem.target))
+    found = solve(problem, Picard(max_iter=100_000), torch.zeros_like(problem.target))
     assert bool(found.converged.all())
 
 
@@ -276,20 +259,12 @@ def test_a_selected_piece_has_the_degrees_of_the_whole_graph():
     torch.testing.assert_close(sub.residual(h[[2, 0]]), piece.residual(h)[[2, 0]])
 
 
-def test_odd_graphs():
-    """A self-loop counts beside the added one, a double edge as weight two, weight zero as none."""
+def test_a_self_loop_counts_beside_the_added_one():
     conv, x = conv_of(), torch.randn(3, 3, **DOUBLE)
-    once = chain(3)
-    weight = torch.ones(4, **DOUBLE)
-    weight[0] = 2.0
-    twice = conv(x, torch.cat([once, once[:, :1]], 1))
-    torch.testing.assert_close(twice, conv(x, once, edge_weight=weight))
-    weight[0] = 0.0
-    torch.testing.assert_close(conv(x, once, edge_weight=weight), conv(x, once[:, 1:]))
-    loop = torch.cat([once, edges((1, 1))], 1)
+    loop = torch.cat([chain(3), edges((1, 1))], 1)
     exact = minimiser(conv, x, loop)
     torch.testing.assert_close(conv(x, loop), exact)
-    assert float((exact - conv(x, once)).detach().abs().max()) > 1e-3
+    assert float((exact - conv(x, chain(3))).detach().abs().max()) > 1e-3
     torch.testing.assert_close(conv(x, edges()), conv.encoder(x))
 
 
@@ -300,15 +275,6 @@ def test_by_conjugate_gradients_where_factors_would_fill_in():
     assert not LinearSolver().is_direct(conv.problem(Inputs(x, edge_index)))
     found = conv.embed(Inputs(x, edge_index))
     torch.testing.assert_close(found.value, minimiser(conv, x, edge_index), rtol=0, atol=1e-8)
-
-
-# -- what is refused ------------------------------------------------------------------------------
-
-
-def test_asynchronous_needs_reverse_links():
-    GSDGNN(3, out_channels=1).require_asynchronous(bare(cycle(4), 4))
-    with pytest.raises(AsynchronyError, match="no reverse link"):
-        GSDConv(3).require_asynchronous(bare(ODD, ODD_NODES))
 
 
 def test_analysis_is_kept_on_the_graph():

@@ -14,7 +14,6 @@ from helpers import (
     chain,
     circulant,
     cycle,
-    edges,
     features,
     refused,
 )
@@ -203,15 +202,6 @@ def test_inference_mode_first_then_training(replicas):
     single = GCN(3, out_channels=2).double()
     fresh = single(features(4), edge_index.clone())
     torch.testing.assert_close(single(features(4), edge_index), fresh, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize(("make", "replicas"), [(GCN, None), (GAT, None), (GCN, 2)])
-def test_graph_without_edges(make, replicas):
-    model, x = make(3, out_channels=2, replicas=replicas).double(), features(3)
-    together = model(x, edges())
-    for i in range(3):
-        alone = model(x[i : i + 1], edges())
-        torch.testing.assert_close(together[..., i : i + 1, :], alone, rtol=0, atol=1e-12)
 
 
 # -- replicas -------------------------------------------------------------------------------------

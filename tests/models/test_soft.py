@@ -12,6 +12,7 @@ from helpers import (
     assemble,
     batch_of,
     chain,
+    check_local_energies,
     columns,
     complete,
     cycle,
@@ -28,7 +29,7 @@ from hogwild.models import SoftEnergyConv
 from hogwild.models.export import export
 from hogwild.models.gsd import GSDProblem
 from hogwild.models.soft import CAP, Slow, condition_of
-from hogwild.ops import gather, scatter
+from hogwild.ops import scatter
 from hogwild.solvers import LBFGS, Newton, solve
 from hogwild.tasks import Chains
 from hogwild.testing import check_model
@@ -420,18 +421,6 @@ def test_weight_decay_pulls_to_the_start():
     torch.testing.assert_close(part(), torch.ones(3))
 
 
-def test_reset_draws_anew():
-    conv = disturb(conv_of(heads=2, local_channels=2))
-    before = conv.state_dict()
-    before = {name: t.clone() for name, t in before.items()}
-    conv.reset_parameters()
-    after = conv.state_dict()
-    for name in ("receiver", "sender", "inner_bias", "score"):
-        assert not torch.equal(before[f"coupling.{name}.start"], after[f"coupling.{name}.start"])
-    assert all(not t.any() for name, t in after.items() if name.endswith("change"))
-    torch.testing.assert_close(conv.coupling["sender"](), -conv.coupling["receiver"]())
-
-
 # -- the start ------------------------------------------------------------------------------------
 
 
@@ -461,12 +450,6 @@ def test_fresh_parameters_denoise_a_signal(data):
     torch.testing.assert_close(problem.evaluate(h).gradient, smooth.evaluate(h).gradient)
     exact = solve(smooth, Newton(), smooth.start()).value[0].mT
     torch.testing.assert_close(conv.embed(inputs).value, exact, rtol=0, atol=1e-8)
-
-
-def test_an_isolated_node_has_its_anchor():
-    problem = problem_on(edges((0, 1), (1, 0)), 3)
-    found = solve(problem, Newton(), torch.zeros_like(problem.start()))
-    torch.testing.assert_close(found.value[..., 2], problem.start()[..., 2], rtol=0, atol=1e-8)
 
 
 def test_a_bit_crosses_a_chain():
@@ -515,31 +498,16 @@ def test_derivatives(name, options):
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "local_channels": 3}])
 def test_local_energies(name, options):
-    """The node's energies add up to E; its gradients are theirs, for all nodes and for some; its
-    majorising models lie above."""
+    """Those of the node; its majorising models lie above."""
     problem = problem_on(*GRAPHS[name], replicas=2, **options)
     graph, node, n = problem.graph, problem.node, problem.graph.num_nodes
     everyone = graph.everyone
-    h = torch.randn_like(problem.start())
-    inbox = torch.randn_like(gather(h, graph.src))  # stale values, unrelated to h
 
     def energies(h, inbox):
         along = node.energies(node.arguments(h, inbox, everyone))
         return node.alone(h) + scatter(along, graph.dst, n)
 
-    exact = energies(h, gather(h, graph.src)).sum(-1)
-    torch.testing.assert_close(exact, problem.evaluate(h).value[:, 0])
-    own, toward = node.local(h, inbox, everyone)
-    leaves = (h.clone().requires_grad_(), inbox.clone().requires_grad_())
-    slopes = torch.autograd.grad(energies(*leaves).sum(), leaves)
-    torch.testing.assert_close((own, toward), slopes)
-
-    nodes = torch.randperm(n)[: n // 2]
-    at = graph.star(nodes)
-    some, some_toward = node.local(h[..., nodes], inbox[..., at.edges], at)
-    torch.testing.assert_close(some, own[..., nodes])
-    torch.testing.assert_close(some_toward, toward[..., at.edges])
-
+    h, inbox, own, toward = check_local_energies(problem, energies)
     above = node.quadratic(h, inbox, everyone, majorise=1.0)
     d, e = torch.randn_like(h), torch.randn_like(inbox)
     here = everyone.spread(d)
@@ -617,6 +585,7 @@ def test_bad_options(options, told):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        ({"in_channels": -1, "encoder": None}, "in_channels=-1 was given without an encoder"),
         ({"in_channels": -2}, "in_channels=-2; expected a positive integer"),
         ({"encoder": 8}, "encoder=8; expected hidden widths"),
         ({"encoder": (4, 0)}, r"encoder=\(4, 0\)"),
@@ -633,11 +602,6 @@ def test_bad_options(options, told):
 def test_bad_options_of_models(options, told):
     with pytest.raises(ConfigError, match=told):
         SoftEnergyGNN(**{"in_channels": 3, "hidden_channels": 8, "out_channels": 2} | options)
-
-
-def test_asynchronous_needs_reverse_links():
-    with pytest.raises(AsynchronyError, match="no reverse link"):
-        conv_of().require_asynchronous(Inputs(torch.randn(ODD_NODES, 3, **DOUBLE), ODD))
 
 
 def test_agents_have_no_attention(tmp_path):

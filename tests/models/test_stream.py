@@ -75,7 +75,7 @@ def test_analyses_are_used_again_while_edges_stay():
 def test_the_search_for_separators_is_not_repeated(monkeypatch):
     """Where it found none, a graph that is nearly the same is not searched again."""
     stream, searched = Stream(IGNN(3, out_channels=2).double()), []
-    monkeypatch.setattr(direct, "_pays", lambda *_: searched.append(1))
+    monkeypatch.setattr(direct, "_is_cheaper", lambda *_: searched.append(1))
     for missing in (0, 1, 2):
         data = ring(list(range(20)))
         data.edge_index = data.edge_index[:, 2 * missing :]

@@ -5,11 +5,8 @@ import torch
 from helpers import DOUBLE, batch_of, chain, cycle, edges
 from torch_geometric.data import Data
 
-from hogwild import (
-    EnergyConv,
-    EnergyGNN,
-    Inputs,
-)
+from experiments.maximum import MaxGNN
+from hogwild import EIGNN, GSDGNN, IGNN, EnergyConv, EnergyGNN, Inputs, ScarselliGNN
 from hogwild.errors import (
     ConfigError,
     DeviceError,
@@ -130,16 +127,28 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("options", [None, {}, {"num_layers": 2}])
-def test_bad_input_is_named(name, options):
+MODELS = {
+    "conv": lambda: EnergyConv(3, edge_dim=2),
+    "model": lambda: EnergyGNN(3, out_channels=2, edge_dim=2),
+    "two layers": lambda: EnergyGNN(3, out_channels=2, edge_dim=2, num_layers=2),
+    "scarselli": lambda: ScarselliGNN(3, out_channels=2, edge_dim=2),
+    "maximum": lambda: MaxGNN(3, out_channels=2, edge_dim=2),
+    "gsd": lambda: GSDGNN(3, out_channels=2),
+    "ignn": lambda: IGNN(3, out_channels=2),
+    "eignn": lambda: EIGNN(3, out_channels=2),
+}
+SKIPPED = {"maximum": "weight", "gsd": "attr", "ignn": "attr", "eignn": "attr"}  # are not read
+CASES = [(m, name) for m in MODELS for name in BAD if not name.startswith(SKIPPED.get(m, "-"))]
+
+
+@pytest.mark.parametrize(("model", "name"), CASES)
+def test_bad_input_is_named(model, name):
     """Every bad input raises its own class, saying what was given and what was expected."""
     changes, error, words = BAD[name]
-    model = EnergyConv(3, edge_dim=2)
-    if options is not None:
-        model = EnergyGNN(3, out_channels=2, edge_dim=2, **options)
-    model = model.double()
     inputs = good(**changes)
+    if SKIPPED.get(model) == "attr":
+        inputs["edge_attr"] = None
+    model = MODELS[model]().double()
     with pytest.raises(error) as caught:
         model(inputs.pop("x"), inputs.pop("edge_index"), **inputs)
     assert isinstance(caught.value, InputError | HogwildError)
@@ -160,13 +169,12 @@ def test_float64_features_into_a_float32_model():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [None, {}, {"num_layers": 2}])
-def test_features_of_a_lower_precision_are_widened(options, dtype):
+@pytest.mark.parametrize("name", ["conv", "model", "two layers"])
+def test_features_of_a_lower_precision_are_widened(name, dtype):
     """That loses nothing: the answer is that of the same numbers in the parameters' dtype."""
     torch.manual_seed(0)
-    model = EnergyConv(3, edge_dim=2)
-    if options is not None:
-        model = EnergyGNN(3, out_channels=2, edge_dim=2, **options)
+    model = MODELS[name]()
+    if name != "conv":
         model.standardize(Data(x=X.float(), edge_attr=ATTR.float(), edge_index=cycle(4)))
     model, weight = model.double(), torch.rand(8, **DOUBLE)
     rough = [t.to(dtype) for t in (X, ATTR, weight)]
@@ -176,7 +184,7 @@ def test_features_of_a_lower_precision_are_widened(options, dtype):
     assert torch.equal(out, expected)
     inputs = Inputs(rough[0], cycle(4), rough[1], edge_weight=rough[2])
     h = model.embed(inputs).value
-    if options is not None:
+    if name != "conv":
         assert torch.equal(
             model.read(h.to(dtype), inputs), model.read(h.to(dtype).double(), inputs)
         )

@@ -23,7 +23,7 @@ from hogwild_node import model as node_models
 from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, save, saved, status
 from hogwild_node.errors import SetupError
-from hogwild_node.options import settings
+from hogwild_node.options import interval, settings
 from hogwild_node.soft import QUICK
 
 MODELS = {
@@ -84,7 +84,7 @@ def test_a_settled_agent_rests_and_wakes(precision):
     assert swarm.agents[0].updates > after[0][0]
 
 
-def test_word_of_calm_does_not_lag_behind_slow_links():
+def test_news_of_calm_does_not_lag_behind_slow_links():
     """Links that are slower than turns: calm still grows as fast as time."""
     swarm = Swarm(MODELS["messages"](), chain(5), 5, delay=(0.3, 0.3), lease=5.0)
     swarm.run(25.0)
@@ -192,6 +192,7 @@ def test_a_warm_restart(tmp_path):
         ({"neighbours": {"a": Edge()}}, "its own neighbour"),
         ({"neighbours": {"b": Edge(edge_attr=[1.0])}}, "the edge to b"),
         ({"neighbours": {"b": Edge(weight=-1.0)}}, "weight -1.0"),
+        ({"features": [0.0, 1e300, 0.0], "precision": "float32"}, "at most 3.4e"),
         *(({"id": name}, "letters, digits") for name in ("", "a/b", "*", "a#b", "x" * 65)),
     ],
 )
@@ -202,11 +203,36 @@ def test_what_an_agent_refuses(change, words):
         Agent(swarm.model, transport=swarm.network.endpoint("a"), **options)
 
 
+@pytest.mark.parametrize("change", [{"weight": "a"}, {"weight": None}, {"edge_attr": ["x"]}])
+def test_an_edge_has_numbers(change):
+    with pytest.raises(SetupError, match="expected a number, and numbers or None"):
+        Edge("1", **change)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("20ms", (0.02, 0.02)), ("0.02", (0.02, 0.02)), ("15ms,25ms", (0.015, 0.025)), (0, (0, 0)),
+        ([0.015, 0.025], (0.015, 0.025)), ("1s", (1.0, 1.0)), ("500us, 2ms", (0.0005, 0.002)),
+    ],
+)  # fmt: skip
+def test_times_as_people_write_them(given, expected):
+    assert interval(given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "20 parsecs", "25ms,15ms", "1,2,3", "-1", "nan", None, [], "1.2.3"]
+)
+def test_what_is_no_time_is_refused(given):
+    with pytest.raises(SetupError, match="expected a time such as 20ms"):
+        interval(given)
+
+
 # -- what a hostile reader found -------------------------------------------------------------------
 
 
 def test_a_link_that_works_one_way_takes_no_part():
-    """Nobody settles on the last words of a neighbour that no longer hears."""
+    """Nobody settles on the last packets of a neighbour that no longer hears."""
     swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(3), 3, lease=1.5)
     swarm.run(6.0)
     real = swarm.network.post

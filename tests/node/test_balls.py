@@ -136,7 +136,7 @@ def test_agents_find_the_synchronous_answer_and_say_so(name):
             assert reading.bound < 1e-10
 
 
-def test_answers_come_when_word_has_crossed_the_graph():
+def test_answers_come_when_news_has_crossed_the_graph():
     n = 9
     swarm, turn = in_step("edge", chain(n), n)
     for turns in range(1, n):

@@ -258,7 +258,7 @@ def settled(agent):
     ("lost", "seconds"), [((HELLO, DATA), 0.8 * LEASE), ((HELLO,), 12.0)],
     ids=["everything", "hellos"],
 )  # fmt: skip
-def test_nobody_settles_without_word_of_new_features(in_c, lost, seconds):
+def test_nobody_settles_without_news_of_new_features(in_c, lost, seconds):
     """The link of two settled agents loses packets, and one of them has other features: from half
     of the time to settle on, none claims the wrong answer. The link stays."""
     swarm = two(in_c, 20.0, delay=(0.0, 0.02), settle_after=1.0)

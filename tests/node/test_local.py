@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tiny_nodes import ENERGIES, GRAPHS, LOOPS, PAIRWISE, close, numpy, pairwise, pose, star
 
 from hogwild import EnergyConv, Inputs
-from hogwild.graph import Graph
 from hogwild.ops import gather, mtv, mv, scatter
 from hogwild.testing.problems import Quadratic, random_graph
 from hogwild_node.local import BothSides
@@ -116,12 +115,6 @@ def test_local_energies(name, graph, extra):
     mine = found(numpy(problem.node), star(at), *(x.numpy() for x in given))
     for (one, tol), (other, _) in zip(mine, found(problem.node, at, *given), strict=True):
         close(one, other, tol)
-
-
-def test_graphs_without_loops_have_no_labels():
-    assert Graph.of(torch.tensor([[0, 1], [1, 0]]), 2).everyone.loops is None
-    looped = Graph.of(torch.tensor([[0, 1, 1], [1, 0, 1]]), 2).everyone
-    assert looped.loops.tolist() == [False, False, True]
 
 
 # -- both sides of every edge ---------------------------------------------------------------------

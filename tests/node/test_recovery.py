@@ -218,7 +218,7 @@ def forged(draw, n):
 
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_forged_words_do_not_stay(data):
+def test_forged_reports_do_not_stay(data):
     """Somebody speaks in the name of a neighbour: absurd numbers, versions and graphs. Nothing
     breaks, no warning is printed, and some time after the last forged packet all are right."""
     n, radius = data.draw(st.integers(2, 4)), data.draw(st.sampled_from([None, 1]))
@@ -289,7 +289,7 @@ def test_forged_packets_do_not_harm_a_link_for_good(what):
         assert each.peers[near].has.items() >= known.items()
 
 
-def test_every_word_is_told_again_now_and_then():
+def test_every_report_is_told_again_now_and_then():
     one, other = flood("a"), flood("b")
     for kind in range(100):
         one.report(kind, b"x", 0.0)

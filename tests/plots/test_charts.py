@@ -105,31 +105,6 @@ def test_axes_of_errors_and_shares_end_where_the_values_do():
 # -- heat maps -------------------------------------------------------------------------------------
 
 
-def test_heatmap(tmp_path):
-    values = torch.tensor([[[0.0, 0.25, 0.5], [1.0, float("nan"), 0.75]]] * 2)
-    names = {"rows": (1, 2), "columns": (0, 2, 5), "label": "loss"}
-    for suffix, begin in (("png", b"\x89PNG"), ("pdf", b"%PDF"), ("svg", b"<?xml")):
-        figure = plots.heatmap(values, **names, path=tmp_path / f"h.{suffix}")
-        assert (tmp_path / f"h.{suffix}").read_bytes().startswith(begin)
-    assert looks_like_a_picture(tmp_path / "h.png")
-    assert len(list(tmp_path.iterdir())) == 3
-    assert numbers(figure.axes[0]) == ["0", "0.25", "0.5", "1", "–", "0.75"]
-    shown = figure.axes[1].images[0].get_array()
-    assert np.ma.allclose(shown[0], values[1, 0])
-    assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
-    signed = plots.heatmap(np.array([[-1.0, 0.5]]), rows=("",), columns=(1, 2), percent=True)
-    assert signed.axes[0].images[0].get_clim() == (-1.0, 1.0)
-    assert numbers(signed.axes[0]) == ["-100.0", "50.0"]
-    with pytest.raises(ConfigError, match=r"values have shape \[2, 2, 3\]; expected \[2, 2\]"):
-        plots.heatmap(values, rows=(1, 2), columns=(0, 2))
-    found = plots.heatmap(np.ones((1, 2)), rows=(1,), columns=(1, 2),
-                          label="mean decrease of performance (accuracy)")  # fmt: skip
-    found.canvas.draw()
-    box = found.axes[-1].yaxis.label.get_window_extent()  # long labels stay inside
-    assert box.y0 >= 0
-    assert box.y1 <= found.bbox.height
-
-
 def test_sweep_plot(tmp_path):
     settings = {
         "staggers": (1, 3),
@@ -142,8 +117,23 @@ def test_sweep_plot(tmp_path):
         figure = found.plot(tmp_path / "map.png", value=value)
         for ax, table in zip(figure.axes, found.grid(value), strict=False):
             assert np.allclose(ax.images[0].get_array(), table)
+        assert numbers(figure.axes[0])[0] == f"{100 * found.grid(value)[0, 0, 0]:.1f}" or (
+            value != "converged"
+        )
     assert looks_like_a_picture(tmp_path / "map.png")
+    assert figure.axes[0].images[0].get_clim() == (0.0, 1.0)
+    figure.canvas.draw()
+    box = figure.axes[-1].yaxis.label.get_window_extent()  # long labels stay inside
+    assert box.y0 >= 0
+    assert box.y1 <= figure.bbox.height
+    for suffix, begin in (("pdf", b"%PDF"), ("svg", b"<?xml")):
+        found.plot(tmp_path / f"h.{suffix}")
+        assert (tmp_path / f"h.{suffix}").read_bytes().startswith(begin)
     assert figure.axes[1].get_title(loc="left") == "20% of packets lost"
+    better = replace(found.at(3, 2), decrease=-found.at(3, 2).decrease.abs() - 1.0)
+    found.results[0.0, 3, 2] = better
+    low, high = found.plot().axes[0].images[0].get_clim()  # white is zero
+    assert low == -high
     # An energy GNN ends at the synchronous answer under every schedule: one colour for all.
     found = hogwild.sweep(convex(), PATH, **settings)
     for value in (None, "distance", "spread"):

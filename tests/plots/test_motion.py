@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from motion import joining, ring
+from motion import ring
 
 from hogwild import GSDGNN, Scenario, track
 from hogwild.asynchrony.scenarios import join_and_leave, swarm
-from hogwild.errors import ConfigError
 from hogwild.plots import tracking
 
 
@@ -48,20 +47,3 @@ def test_many_changes_are_ticks_at_the_edge():
     seen = track(GSDGNN(3, out_channels=1).double(), Scenario(frames, list(range(70)), length=71))
     (marks,) = [line for line in seen.plot().axes[0].lines if line.get_marker() == "|"]
     assert len(marks.get_xdata()) == 69
-
-
-def test_an_animation(seen, tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    place = seen.animate(tmp_path / "run.gif", frames=5)
-    with image.open(place) as found:
-        assert found.n_frames == 5
-        sizes = found.size
-    assert sizes[0] > 500
-
-
-def test_animations_need_positions_and_a_gif(seen, tmp_path):
-    with pytest.raises(ConfigError, match=r"does not end in \.gif"):
-        seen.animate(tmp_path / "run.mp4")
-    without = track(GSDGNN(3, out_channels=1).double(), joining())
-    with pytest.raises(ConfigError, match="the scenario has no positions"):
-        without.animate(tmp_path / "run.gif")

@@ -27,7 +27,6 @@ from hogwild.solvers import (
     LBFGS,
     Adjoint,
     Anderson,
-    GradientDescent,
     LinearSolver,
     Newton,
     Picard,
@@ -154,7 +153,7 @@ def test_any_solver_has_the_same_gradient():
     """The adjoint belongs to the answer, not to the way it was found."""
     conv, x, _, weight = pose()
     expected = gradients(conv, conv(x, SMALL, edge_weight=weight), x, weight)
-    for solver in (LBFGS(atol=1e-11), GradientDescent(atol=1e-11)):
+    for solver in (LBFGS(atol=1e-11), Picard(max_iter=100_000, atol=1e-11)):
         conv.solver = solver
         close(gradients(conv, conv(x, SMALL, edge_weight=weight), x, weight), expected, 1e-7)
 
@@ -171,7 +170,7 @@ def test_the_adjoint_follows_the_fields_of_any_solver():
     assert [Adjoint().tolerance(d) for d in (torch.float64, torch.float32)] == [1e-10, 1e-5]
     for wrong in ({"linear": "qr"}, {"adjoint_rtol": -1.0}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
-            GradientDescent(**wrong)
+            Picard(**wrong)
 
 
 def test_adjoint_failure_raises(impatient):
@@ -220,7 +219,7 @@ def test_memory_does_not_grow_with_iterations():
     torch_newton = Newton(linear="cg")
     none, first = saved(torch_newton, answer)
     few, second = saved(torch_newton, None)
-    many, third = saved(GradientDescent(), None)
+    many, third = saved(Picard(max_iter=100_000), None)
     assert none == 0 < few < 100 < many
     assert first == second == third > 0
     assert saved(Newton(), answer)[1] == saved(Newton(), None)[1] <= first  # compiled, if it is
@@ -248,7 +247,7 @@ OPTIONS = KINDS | {
 SOLVERS = {
     "cg": Newton(atol=1e-12, linear="cg"),
     "lbfgs": LBFGS(atol=1e-12),
-    "gradient": GradientDescent(atol=1e-12),
+    "gradient": Picard(max_iter=100_000, atol=1e-12),
 }
 
 

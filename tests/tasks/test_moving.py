@@ -1,16 +1,12 @@
 """Tasks on sequences."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 from torch_geometric.data import Batch
 
 import hogwild
-from hogwild.errors import ConfigError, DataError
+from hogwild.errors import ConfigError
 from hogwild.tasks import get
-from hogwild.tasks.moving import mote_positions
 
 
 def test_folds_hold_whole_sequences():
@@ -65,16 +61,6 @@ def test_train_and_track():
     scenario = hogwild.Scenario(frames, [0, 20, 40], length=60)
     seen = hogwild.track(result.model, scenario)
     assert seen.score.shape == (60, 1)
-
-
-def test_motes_of_the_lab(monkeypatch):
-    if Path(os.environ.get("HOGWILD_DATA", ""), "sensor", "intel_lab_mote_locs.txt").is_file():
-        place = mote_positions()
-        assert place.shape == (54, 2)
-        assert place.max() == 1.0
-    monkeypatch.delenv("HOGWILD_DATA", raising=False)
-    with pytest.raises(DataError, match="positions of the motes"):
-        mote_positions()
 
 
 def test_sensors_read_the_source():

@@ -71,22 +71,20 @@ def test_folds_of_one_seed_start_alike_and_seeds_differ():
     assert torch.equal(first[4], torch.cat([p.flatten() for p in alone.parameters()]))
 
 
-def test_replicas_beyond_the_folds_are_further_seeds():
+@pytest.mark.parametrize(
+    ("options", "folds", "seeds"),
+    [
+        ({"replicas": 5}, [0, 1, 2, 0, 1], [7, 7, 7, 8, 8]),  # further seeds
+        ({"replicas": 3, "fold": 2}, [2, 2, 2], [7, 8, 9]),  # one fold for all
+    ],
+)
+def test_folds_and_seeds_of_replicas(options, folds, seeds):
     seen = []
-    result = train(Sums(), model="gcn", replicas=5, epochs=1, seed=7,
+    result = train(Sums(), model="gcn", epochs=1, seed=7, **options,
                    callback=lambda loop: seen.append(loop.members))  # fmt: skip
-    assert seen[0].folds == [0, 1, 2, 0, 1]
-    assert seen[0].seeds == [7, 7, 7, 8, 8]
+    assert (seen[0].folds, seen[0].seeds) == (folds, seeds)
     assert not bool((seen[0].train & seen[0].test).any())
-    assert result.replicas == 5
-
-
-def test_one_fold_for_all_replicas():
-    seen = []
-    train(Sums(), model="gcn", replicas=3, epochs=1, seed=7, fold=2,
-          callback=lambda loop: seen.append(loop.members))  # fmt: skip
-    assert seen[0].folds == [2, 2, 2]
-    assert seen[0].seeds == [7, 8, 9]
-    assert torch.equal(seen[0].test[0], seen[0].test[2])
+    assert torch.equal(seen[0].test[0], seen[0].test[folds.index(folds[0], 1)])
+    assert result.replicas == options["replicas"]
     with pytest.raises(ConfigError, match="fold=3 of 'tiny sums'; expected a fold from 0 to 2"):
         train(Sums(), model="gcn", epochs=1, fold=3)

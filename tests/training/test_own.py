@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from tiny_tasks import Sums, chain
 from torch_geometric.data import Batch, Data
 
-from hogwild import EnergyGNN, Inputs, simulate, train
+from hogwild import EnergyGNN, Inputs, SoftEnergyGNN, simulate, train
 from hogwild.errors import CheckpointError, ConfigError, InputError
 from hogwild.training.own import OwnTask, parts
 from hogwild.training.registry import entry
@@ -81,6 +81,12 @@ def test_the_model_takes_the_graphs_it_was_trained_on(model, width, dtype, recwa
         result.model(own.x, own.edge_index, attr),
         result.model(own.x, own.edge_index, graphs[0].edge_attr),
     )
+
+
+def test_a_given_model_takes_its_input_width_from_the_graphs():
+    model = SoftEnergyGNN(-1, out_channels=3, hidden_channels=4, pool="attention", dropout=0.1)
+    result = train(classes(12), model, epochs=1, standardize=False)
+    assert result.model.in_channels == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

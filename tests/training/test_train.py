@@ -55,15 +55,6 @@ def test_a_model_without_parameters_to_train():
         train(Sums(), model, epochs=1)
 
 
-def test_scarselli_reads_flat_edge_features():
-    graphs = [g.clone() for g in Sums().graphs]
-    for g in graphs:
-        g.edge_attr = torch.ones(g.num_edges)
-    result = train(graphs, model="scarselli", epochs=1)
-    flat = graphs[0]
-    assert result.model(flat.x, flat.edge_index, flat.edge_attr).shape == (1, 1)
-
-
 def test_generators_of_the_user_are_left_alone(monkeypatch):
     """Those of other devices, too; torch.manual_seed would not."""
     monkeypatch.setattr(torch, "manual_seed", None)

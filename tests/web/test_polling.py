@@ -13,6 +13,7 @@ from agents_by_hand import at_addresses, ports, wait
 
 from hogwild.errors import ConfigError
 from hogwild.web.polling import MOST_ROOM, NEAR, PACE, ROOM, Poller, places
+from hogwild.web.protocol import parse
 from hogwild.web.watch import Attached, watch
 from hogwild_node.transports.udp import QUESTION, UDPTransport
 
@@ -73,6 +74,8 @@ def test_nobody_answers_yet():
             viewer = Attached(found)
             viewer.start()
             wait(lambda: viewer.version == 1)
+            viewer.put(parse('{"do": "node", "node": 0, "alive": false}'))
+            assert "only watches a swarm" in viewer.take().notices[0]["text"]
             viewer.close()
             time.sleep(2.0)
             asked = 0

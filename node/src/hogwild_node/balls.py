@@ -62,19 +62,7 @@ STILL = 4.0
 
 def profile_of(features: Array, edges: Mapping[str, Edge]) -> Profile:
     """The profile of an agent with these features [p] and edges."""
-    told = {}
-    for name, edge in edges.items():
-        attr = None if edge.edge_attr is None else np.asarray(edge.edge_attr, float)
-        told[name] = (float(edge.weight), attr)
-    return Profile(features, told)
-
-
-def has_moved(h: Array, last: Array, number: Any) -> bool:
-    """Whether an embedding has moved by more than rounding since it was told ``last`` (empty:
-    never), in numbers of this type."""
-    if h.shape != last.shape:
-        return True
-    return bool(np.abs(h - last).max() > STILL * float(np.finfo(number).eps) * np.abs(h).max())
+    return Profile(features, {name: (e.weight, e.edge_attr) for name, e in edges.items()})
 
 
 class Ball:
@@ -90,6 +78,9 @@ class Ball:
     Attributes:
         hops: The hops to every node that can be reached within ``radius`` + c.
         full: Whether everybody is known that the nodes nearer than that list.
+        answered: What the last answer depends on: the nodes that were solved for or held, the own
+            one first, each with the versions of the two reports that were used.
+        told: The embedding that was told last.
     """
 
     def __init__(
@@ -109,6 +100,8 @@ class Ball:
         self.incarnations: dict[str, int] = {}
         self.hops: dict[str, int] = {name: 0}
         self.full = False
+        self.answered: list[tuple[str, Version, Version]] = []
+        self.told = np.zeros(0)
         self._stale = True  # whether profiles have changed since the last look around
 
     def _is_useful(self, key: Key) -> bool:
@@ -182,14 +175,28 @@ class Ball:
         return max(self.hops.values()) > self.radius
 
     def depends(self) -> list[tuple[str, Version, Version]]:
-        """The nodes that are solved for or held, the own one first, each with the versions of the
-        two reports that an answer depends on."""
+        """What an answer now depends on, as :attr:`answered`."""
         reports, found = self.flood.reports, []
         for name, far in self.hops.items():
             report = reports.get((PROFILE if far <= self.radius else EMBEDDING, name))
             if report is not None:  # a node of the rim counts from its first embedding on
                 found.append((name, reports[PROFILE, name].version, report.version))
         return found
+
+    def has_changed(self) -> bool:
+        """Whether there is something new to solve for, which counts as answered from now on."""
+        before, self.answered = self.answered, self.depends()
+        return before != self.answered
+
+    def is_news(self, h: Array, number: Any) -> bool:
+        """Whether others should hear of this embedding: they hold the node in their rims, and it
+        has moved by more than rounding, in numbers of this type, since it was told."""
+        if not (self.full and self.rim):
+            return False
+        if h.shape != self.told.shape:
+            return True  # nothing was told yet
+        least = STILL * float(np.finfo(number).eps) * np.abs(h).max()
+        return bool(np.abs(h - self.told).max() > least)
 
 
 class Balls(Work):
@@ -223,24 +230,14 @@ class Balls(Work):
             )
         self.model, self.name = model, name
         self.format = Format(
-            model.name,
-            "balls",
-            model.told_channels,
-            0,
-            0,
-            0,
-            model.channels,
-            precision,
-            floods=True,
+            model.name, "balls", model.told_channels, 0, 0, 0, model.channels, precision, True
         )
         self.radius = math.inf if radius is None else radius
         self.ball = Ball(name, incarnation, self.radius, model.couples, self._read)
         self.flood = self.ball.flood
         self.residual = math.inf
         self.solved: Solved | None = None
-        self._answered: object = None  # what the last answer depends on
         self._warm: dict[str, Array] = {}
-        self._spoken = np.zeros(0)
         self.forwards = True
         alone = model.build(features, [])
         self.h = model.start(alone) if h is None else h
@@ -292,33 +289,28 @@ class Balls(Work):
     def trouble(self) -> str | None:
         # Reports beyond the room may not even come: neighbours have no room for them either.
         if not self.flood.crowded and (self.ball.full or len(self.flood.reports) < self.flood.room):
-            return self._unsolved
+            if self.solved is None or self.solved.good:
+                return None
+            return (
+                "its solve did not arrive, so it keeps its last answer; expected features of all "
+                "nodes about as large as in training"
+            )
         return (
             f"there are more nodes than the {self.flood.room} of which it keeps reports, and it "
             f"solves for some of them only; expected the same --radius at all agents, small enough "
             f"that no ball has more"
         )
 
-    @property
-    def _unsolved(self) -> str | None:
-        if self.solved is None or self.solved.good:
-            return None
-        return (
-            "its solve did not arrive, so it keeps its last answer; expected features of all nodes "
-            "about as large as in training"
-        )
-
     # -- an update ---------------------------------------------------------------------------------
 
     def update(self, now: float, breathe: Callable[[], None]) -> None:
-        depends, moved = self.ball.depends(), 0.0
-        if depends != self._answered:
-            self._answered = depends
-            moved = self._solve([name for name, _, _ in depends], breathe)
+        moved = 0.0
+        if self.ball.has_changed():
+            moved = self._solve([name for name, *_ in self.ball.answered], breathe)
         self.residual = math.inf
         if self.ball.full and self.solved is not None and self.solved.good:
             self.residual = max(self.solved.residual, moved)
-        self.speaks = self.ball.full and self.ball.rim and self._speak(now)
+        self.speaks = self._speak(now)
 
     def _solve(self, names: list[str], breathe: Callable[[], None]) -> float:
         """Solve for the nodes of these names, the agent's own first; how far that moved any of
@@ -374,20 +366,18 @@ class Balls(Work):
         return Piece(local, star, src, free), start
 
     def _speak(self, now: float) -> bool:
-        """Tell the embedding, if it has moved: others have this agent in their rims. Whether it
-        has."""
-        h = self.h[0, :, 0]
-        if has_moved(h, self._spoken, self.format.number):
-            with np.errstate(over="ignore"):
-                told = h.astype(self.format.number)
-            if np.isfinite(told).all():
-                self._spoken = h.copy()
-                return self.flood.report(EMBEDDING, told.tobytes(), now)
-        return False
+        """Tell the embedding, if it is news; whether it is."""
+        h, number = self.h[0, :, 0], self.format.number
+        with np.errstate(over="ignore"):
+            told = h.astype(number)
+        if not self.ball.is_news(h, number) or not np.isfinite(told).all():
+            return False
+        self.ball.told = h.copy()
+        return self.flood.report(EMBEDDING, told.tobytes(), now)
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
         found, convexity = self.solved, self.model.convexity
-        current = self.whole and self._answered == self.ball.depends()
+        current = self.whole and self.ball.answered == self.ball.depends()
         if not current or found is None or not found.good or convexity is None:
             return math.inf
         size = math.sqrt(self.knows * self.model.channels)

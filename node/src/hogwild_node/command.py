@@ -26,9 +26,9 @@ from hogwild_node.agent import Agent
 from hogwild_node.errors import NodeError, SetupError
 from hogwild_node.model import NodeModel
 from hogwild_node.ops import Array
-from hogwild_node.options import TRANSPORTS, edges, interval, numbers, settings
+from hogwild_node.options import TRANSPORTS, edges, numbers, settings
 from hogwild_node.packets import Link
-from hogwild_node.transports import Transport
+from hogwild_node.transports import Transport, Trial
 
 SAVE_PERIOD = 2.0
 """Seconds between two saves of the state."""
@@ -39,75 +39,60 @@ ASK_PERIOD = 2.0
 def transport_of(found: dict[str, Any], model: str) -> Transport:
     """The agent's links."""
     kind, listen = found.get("transport", "zenoh"), found.get("listen", "127.0.0.1:21000")
-    secret = [key for key in ("certificates", "controller") if key in found]
-    if kind == "udp" and secret:
-        raise SetupError(
-            f"{secret[0]} was given with transport=udp, which encrypts nothing; expected "
-            f"transport=zenoh, or no {secret[0]}"
-        )
-    if kind == "udp":
-        from hogwild_node.transports.udp import UDPTransport
+    if kind == "zenoh":
+        from hogwild_node.transports.zenoh import ZenohTransport
 
-        return UDPTransport(listen)
-    if kind != "zenoh":
+        certificates = None
+        if "certificates" in found:
+            from hogwild_node.transports.tls import Certificates
+
+            certificates = Certificates.of(found["certificates"])
+        return ZenohTransport(
+            found["id"], model, listen, certificates=certificates,
+            controller=found.get("controller"), lease=found.get("lease", 2.0),
+        )  # fmt: skip
+    if kind != "udp":
         raise SetupError(f"transport={kind!r}; expected one of {', '.join(TRANSPORTS)}")
-    from hogwild_node.transports.zenoh import ZenohTransport
+    for secret in ("certificates", "controller"):
+        if secret in found:
+            raise SetupError(
+                f"{secret} was given with transport=udp, which encrypts nothing; expected "
+                f"transport=zenoh, or no {secret}"
+            )
+    from hogwild_node.transports.udp import UDPTransport
 
-    folder, controller, certificates = found.get("certificates"), found.get("controller"), None
-    if folder is not None:
-        from hogwild_node.transports.tls import Certificates
-
-        certificates = Certificates.of(str(folder))
-    return ZenohTransport(
-        str(found["id"]), model, listen, certificates=certificates,
-        controller=None if controller is None else str(controller),
-        lease=float(found.get("lease", 2.0)),
-    )  # fmt: skip
+    return UDPTransport(listen)
 
 
-def faulty(transport: Transport, found: dict[str, Any]) -> Transport:
-    """The same links, with the losses and delays of a trial, if there are any."""
-    (loss,) = numbers([found.get("loss", 0.0)], "loss")
-    delay = interval(found.get("delay", "0"))
-    if not 0.0 <= loss < 1.0:
-        raise SetupError(f"loss={loss}; expected a probability from 0 to below 1")
-    cut = found.get("cut", [])
-    cut = frozenset(cut.split(",") if isinstance(cut, str) else map(str, cut))
-    if not loss and not delay[1] and not cut:
-        return transport
-    from hogwild_node.transports.memory import FaultyTransport
-
-    out = FaultyTransport(transport, loss=loss, delay=delay, seed=int(found.get("seed", 0)))
+def trial_of(found: dict[str, Any]) -> Trial | None:
+    """The losses and delays of a trial, if there are any."""
+    faults = {key: found[key] for key in ("loss", "delay", "seed") if key in found}
+    trial, cut = Trial(**faults), frozenset(found.get("cut", ()))
     if cut:
-        signal.signal(signal.SIGUSR1, lambda *_: setattr(out, "cut", cut))
-        signal.signal(signal.SIGUSR2, lambda *_: setattr(out, "cut", frozenset()))
-    return out
+        signal.signal(signal.SIGUSR1, lambda *_: setattr(trial, "cut", cut))
+        signal.signal(signal.SIGUSR2, lambda *_: setattr(trial, "cut", frozenset()))
+    return trial if cut or trial.loss or trial.delay[1] else None
 
 
 def status(agent: Agent) -> str:
     """The agent's state as one line of JSON."""
-    reading = agent.read()
-    return json.dumps(
-        {
-            "time": time.time(), "id": agent.id, "neighbours": list(agent.links),
-            "addresses": [link.edge.address for link in agent.links.values()],
-            "h": reading.h.tolist(),
-            "prediction": reading.prediction.tolist(), "residual": _finite(reading.residual),
-            "bound": _finite(reading.bound), "calm": reading.calm, "state": reading.state,
-            "still": agent.clock() - agent.unsettled,
-            "updates": reading.updates, "turns": agent.turns, "silent": reading.silent,
-            "staleness": _finite(reading.staleness),
-            "packets": agent.counts["packets"], "bytes": agent.counts["bytes"],
-            "received": agent.counts["received"], "dropped": agent.counts["dropped"],
-            "reasons": {
-                name.partition(": ")[2]: count
-                for name, count in agent.counts.items()
-                if name.startswith("dropped: ")
-            },
-            "restarts": agent.work.restarts,
-            "knows": reading.knows, "whole": reading.whole,
-        }
-    )  # fmt: skip
+    told: dict[str, Any] = {
+        "time": time.time(), "id": agent.id, "neighbours": list(agent.links),
+        "addresses": [link.edge.address for link in agent.links.values()],
+        "still": agent.clock() - agent.unsettled, "turns": agent.turns,
+        "restarts": agent.work.restarts,
+        "reasons": {
+            name.partition(": ")[2]: count
+            for name, count in agent.counts.items()
+            if name.startswith("dropped: ")
+        },
+    }  # fmt: skip
+    told |= {name: agent.counts[name] for name in ("packets", "bytes", "received", "dropped")}
+    for name, value in vars(agent.read()).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            value = None
+        told[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return json.dumps(told)
 
 
 class Trace:
@@ -140,13 +125,9 @@ class Every:
         return True
 
 
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
-
-
 def run(found: dict[str, Any]) -> None:
     """Be an agent until told to stop."""
-    model, name = models.load(found["model"]), str(found["id"])
+    model, name = models.load(found["model"]), found["id"]
     state = found.get("state")
     passed = ("rule", "radius", "precision", "lease", "tolerance", "settle_after", "nodes")
     options = {key: found[key] for key in passed if key in found}
@@ -157,10 +138,11 @@ def run(found: dict[str, Any]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.append(1))
     with contextlib.ExitStack() as stack:
-        transport = stack.enter_context(faulty(transport_of(found, model.name), found))
+        transport = stack.enter_context(transport_of(found, model.name))
+        transport.trial = trial_of(found)
         agent = Agent(
-            model, name, numbers(found["features"], "features"), transport,
-            neighbours=edges(found.get("neighbours", {})), h=h, **options,
+            model, name, found["features"], transport,
+            neighbours=found.get("neighbours", {}), h=h, **options,
         )  # fmt: skip
         threading.Thread(target=_explain, args=(agent, stop), daemon=True).start()
         trace = None
@@ -186,7 +168,7 @@ def run(found: dict[str, Any]) -> None:
             transport.tell(lambda: status(agent))
 
         agent.run(
-            rate=float(found.get("rate", 50.0)),
+            rate=found.get("rate", 50.0),
             stopped=lambda: bool(stop) or time.monotonic() >= end,
             each=each,
         )

@@ -19,8 +19,7 @@ divides the reach by four, and a shorter step multiplies it by sixteen. Solvers 
 (:mod:`hogwild.solvers.newton`). A short step alone does not say that a solve has arrived: it has if
 also the gradient is rounding, or has fallen since a short step before.
 
-*Maps.* Newton's method between plain steps :math:`h \leftarrow F(h)`. If it does not lower the
-residual, only plain steps are taken, which converge for every contraction.
+*Maps.* Steps :math:`h \leftarrow F(h)`, which converge for every contraction.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from functools import cached_property
 import numpy as np
 
 from hogwild_node.local import LocalEnergy, LocalMap, LocalQuadratic
-from hogwild_node.ops import Array
+from hogwild_node.ops import NUMPY, Array
 from hogwild_node.star import Star
 
 MOST = 1000
@@ -50,14 +49,11 @@ ARRIVED = 1e-8
 square."""
 ROUNDING = 10.0
 """A gradient of so many times its rounding error is rounding where a Newton step is short."""
-BLOCK = 4
-"""Plain steps of a map at the beginning of an iteration."""
-FUTILE = 5
-"""Iterations without progress after which only plain steps of a map are taken."""
-FIXED = 1e-12
-"""The residual of a map, relative to the embeddings, at which it is solved; ``SOLVED`` where no
-iteration comes closer."""
-SOLVED = 1e-9
+STEPS = 40_000
+"""Steps after which a solve of a map is given up."""
+FIXED, SOLVED = 1e-14, 1e-9
+"""The residual of a map, relative to the embeddings, at which a solve ends, and at which it is
+solved."""
 
 
 @dataclass(frozen=True)
@@ -131,17 +127,8 @@ def _told(piece: Piece, h: Array, value: Array, arrived: bool, noise: float) -> 
 
 def _gradient(piece: Piece, own: Array, toward: Array) -> Array:
     """The gradient of the sum of all energies, [1, k, n]; zero at held nodes."""
-    total = own + _scatter(toward, piece.src, piece.star.size)
+    total = own + NUMPY.collect(toward, piece.src, piece.star.size)
     return np.where(piece.free, total, 0.0)
-
-
-def _scatter(x: Array, index: Array, size: int) -> Array:
-    out = np.zeros((*x.shape[:-1], size), x.dtype)
-    if index.size:
-        rows = x.reshape(-1, x.shape[-1])
-        flat = [np.bincount(index, row, size) for row in rows]
-        out = np.stack(flat).reshape(out.shape)
-    return out
 
 
 def _hessian(piece: Piece, q: LocalQuadratic) -> Array:
@@ -160,14 +147,10 @@ def _hessian(piece: Piece, q: LocalQuadratic) -> Array:
     ])  # fmt: skip
     place = np.cumsum(piece.free) - 1  # of a free node among the free
     keep = piece.free[rows] & piece.free[cols]
-    return _dense(place[rows[keep]], place[cols[keep]], blocks[keep], int(piece.free.sum()), k)
-
-
-def _dense(rows: Array, cols: Array, blocks: Array, n: int, k: int) -> Array:
-    """The sum of blocks [b, k, k] at these block rows and columns, [n k, n k]."""
-    inner = np.arange(k)
-    at = (rows[:, None, None] * k + inner[:, None]) * (n * k) + cols[:, None, None] * k + inner
-    return np.bincount(at.ravel(), blocks.ravel(), (n * k) ** 2).reshape(n * k, n * k)
+    rows, cols, blocks = place[rows[keep]], place[cols[keep]], blocks[keep]
+    width, inner = int(piece.free.sum()) * k, np.arange(k)
+    at = (rows[:, None, None] * k + inner[:, None]) * width + cols[:, None, None] * k + inner
+    return np.bincount(at.ravel(), blocks.ravel(), width**2).reshape(width, width)
 
 
 def _direction(piece: Piece, matrix: Array, right: Array) -> Array:
@@ -214,7 +197,7 @@ def _minimise(piece: Piece, energy: LocalEnergy, h: Array, each: Callable[[], No
 
 def _scale(piece: Piece, q: LocalQuadratic, h: Array) -> float:
     """The size of the terms that cancel in an entry of the gradient."""
-    terms = np.abs(q.own) + _scatter(np.abs(q.toward), piece.src, piece.star.size)
+    terms = np.abs(q.own) + NUMPY.collect(np.abs(q.toward), piece.src, piece.star.size)
     bent = np.abs(q.b).sum(2).max(initial=0.0) * np.abs(h).max(initial=0.0)
     return float(terms.max(initial=0.0) + bent)
 
@@ -250,46 +233,14 @@ def _length(
 
 
 def _fix(piece: Piece, rows: LocalMap, h: Array, each: Callable[[], None]) -> Solved:
-    star, src, free = piece.star, piece.src, piece.free
-
-    def step(h: Array) -> Array:
-        return np.where(free, rows.update(h, h[..., src], star), h)
-
-    best, futile, kept = np.inf, 0, h
-    for _ in range(MOST):
-        each()
-        for _ in range(BLOCK):
-            h = step(h)
-        if futile < FUTILE:
-            there = rows.derivatives(h, h[..., src], star)
-            if there is not None:
-                d = _direction(piece, _tangent(piece, *there), step(h) - h)
-                h = h + np.where(np.isfinite(d), d, 0.0)
-        gap = float(np.abs(step(h) - h).max(initial=0.0))
-        size = float(np.abs(h).max(initial=0.0))
-        if not np.isfinite(gap):
+    size = 0.0
+    for number in range(STEPS):
+        if number % 4 == 0:
+            each()
+        gap = np.where(piece.free, rows.update(h, h[..., piece.src], piece.star) - h, 0.0)
+        h, size = h + gap, float(np.abs(h).max(initial=0.0))
+        if not np.abs(gap).max(initial=0.0) > FIXED * size:  # true for NaN
             break
-        if gap <= 0.9 * best:  # a node out of patience gets one more try for each gain
-            futile = 0 if futile < FUTILE else FUTILE - 1
-        else:
-            futile += 1
-        if gap < best:
-            best, kept = gap, h
-        if gap <= FIXED * size or (futile > 4 * FUTILE and best <= SOLVED * size):
-            break
-    gap = step(kept) - kept
-    size = float(np.abs(kept).max(initial=0.0))
-    good = bool(np.abs(gap).max(initial=0.0) <= SOLVED * size)
-    return _told(piece, kept, gap, good, float(np.finfo(h.dtype).eps) * size)
-
-
-def _tangent(piece: Piece, own: Array, edge: Array) -> Array:
-    """The matrix I − J between the free nodes, [m k, m k]."""
-    n, k = piece.star.size, own.shape[1]
-    rows = np.concatenate([np.arange(n), piece.star.slot])
-    cols = np.concatenate([np.arange(n), piece.src])
-    blocks = -np.concatenate([np.moveaxis(x[0], -1, 0) for x in (own, edge)])
-    blocks[:n] += np.eye(k)
-    place = np.cumsum(piece.free) - 1
-    keep = piece.free[rows] & piece.free[cols]
-    return _dense(place[rows[keep]], place[cols[keep]], blocks[keep], int(piece.free.sum()), k)
+    gap = rows.update(h, h[..., piece.src], piece.star) - h
+    good = bool(np.abs(gap[..., piece.free]).max(initial=0.0) <= SOLVED * size)
+    return _told(piece, h, gap, good, float(np.finfo(h.dtype).eps) * size)

@@ -191,9 +191,3 @@ class LocalMap(OnGraph, ABC):
             inbox: The neighbours' embeddings as last heard on each edge, [R, k, E'].
             at: The nodes and edges.
         """
-
-    def derivatives(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array] | None:
-        r"""The Jacobian of F at some nodes: :math:`\partial F_i / \partial h_i` [R, k, k, A], and
-        for every edge j → i :math:`\partial F_i / \partial h_j` [R, k, k, E']; ``None``: not
-        known."""
-        return None

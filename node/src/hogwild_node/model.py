@@ -88,28 +88,25 @@ class Part:
     senders: Array | None = None
 
     @classmethod
-    def of_one(cls, x: Array, near: Sequence[Neighbour]) -> Part:
-        """One node with features ``x`` [q] and these neighbours."""
-        weight, d = np.array([n.weight for n in near]), len(near)
-        rows = [n.edge_attr for n in near if n.edge_attr is not None]
-        return cls(
-            star_of(d), x[None], np.array([n.features for n in near]).reshape(d, x.shape[0]),
-            np.array([1.0 + float(weight.sum())]), np.array([d]),
-            np.array([n.degree for n in near]), weight, np.stack(rows) if rows else None,
-        )  # fmt: skip
-
-    @classmethod
-    def of_both_sides(cls, x: Array, near: Sequence[Neighbour]) -> Part:
-        """One node, then its neighbours, with the edges into the node and then those out of it
+    def of_node(cls, x: Array, near: Sequence[Neighbour], both: bool = False) -> Part:
+        """One node with features ``x`` [q] and these neighbours; where it computes ``both`` sides
+        of its edges, with its neighbours, the edges into it and then those out of it
         (:meth:`Star.with_senders`). The two edges of a pair have one weight."""
-        one = cls.of_one(x, near)
-        d, back = one.star.degree, [n.back_attr for n in near if n.back_attr is not None]
-        own, degree = np.concatenate([one.own, one.near]), np.concatenate([one.degree, one.there])
-        attr = None if one.edge_attr is None else np.concatenate([one.edge_attr, np.stack(back)])
+        d, star = len(near), star_of(len(near))
+        weight, there = np.array([n.weight for n in near]), np.array([n.degree for n in near])
+        degree, count = np.array([1.0 + float(weight.sum())]), np.array([d])
+        features = np.array([n.features for n in near]).reshape(d, x.shape[0])
+        rows = [n.edge_attr for n in near if n.edge_attr is not None]
+        if not both:
+            attr = np.stack(rows) if rows else None
+            return cls(star, x[None], features, degree, count, there, weight, attr)
+        rows += [n.back_attr for n in near if n.back_attr is not None]
+        own, degree = np.concatenate([x[None], features]), np.concatenate([degree, there])
         senders = np.concatenate([np.arange(1, 1 + d), np.zeros(d, dtype=np.intp)])
         return cls(
-            one.star.with_senders(), own, own, degree, np.concatenate([one.count, np.ones(d)]),
-            degree[senders], np.concatenate([one.weight, one.weight]), attr, senders,
+            star.with_senders(), own, own, degree, np.concatenate([count, np.ones(d)]),
+            degree[senders], np.concatenate([weight, weight]), np.stack(rows) if rows else None,
+            senders,
         )  # fmt: skip
 
     def renormalised(self) -> tuple[Array, Array]:
@@ -160,8 +157,7 @@ class NodeModel(ABC):
 
     def build(self, x: Array, near: Sequence[Neighbour], rule: str = "auto") -> Any:
         """What a node with features ``x`` [q] and these neighbours computes by this rule."""
-        both = self.sees_both_sides(rule)
-        return self.build_part(Part.of_both_sides(x, near) if both else Part.of_one(x, near))
+        return self.build_part(Part.of_node(x, near, self.sees_both_sides(rule)))
 
     def sees_both_sides(self, rule: str) -> bool:
         """Whether nodes compute both sides of their edges by this rule."""
@@ -401,11 +397,10 @@ class ContractionModel(NodeModel):
     def build_part(self, part: Part) -> Contraction:
         edge, loop = part.renormalised()
         bias = self._encode(self._nodes(part.own))
-        act, slope, _ = NONEXPANSIVE[self.config["act"]]
+        act = NONEXPANSIVE[self.config["act"]].value
         if self.config["act"] == "leaky_relu":
-            options = {"negative_slope": self.config["negative_slope"]}
-            act, slope = partial(act, **options), partial(slope, **options)
-        return Contraction(self.tensors["matrix"][None], bias, edge, loop, act, slope)
+            act = partial(act, negative_slope=self.config["negative_slope"])
+        return Contraction(self.tensors["matrix"][None], bias, edge, loop, act)
 
 
 class GCNModel(NodeModel):

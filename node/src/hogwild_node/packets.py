@@ -72,6 +72,7 @@ from typing import Any
 
 import numpy as np
 
+from hogwild_node.errors import SetupError
 from hogwild_node.ops import Array
 
 VERSION = 2
@@ -275,11 +276,25 @@ class Edge:
     edge_attr: Array | None = None
     weight: float = 1.0
 
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "weight", float(self.weight))
+            if self.edge_attr is not None:
+                object.__setattr__(self, "edge_attr", np.asarray(self.edge_attr, float))
+        except (TypeError, ValueError) as error:
+            raise SetupError(
+                f"an edge has weight={self.weight!r} and edge_attr={self.edge_attr!r}; expected a "
+                f"number, and numbers or None"
+            ) from error
+
     @property
     def content(self) -> tuple[object, ...]:
         """The attributes, as something that can be compared."""
-        attr = None if self.edge_attr is None else np.asarray(self.edge_attr, float).tobytes()
-        return self.address, float(self.weight), attr
+        return (
+            self.address,
+            self.weight,
+            None if self.edge_attr is None else self.edge_attr.tobytes(),
+        )
 
 
 @dataclass

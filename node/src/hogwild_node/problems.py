@@ -130,25 +130,12 @@ class Contraction(LocalMap):
     edge: Array = over(EDGES)  # [E] Ã of each edge
     loop: Array | None = over(NODES)  # [N] Ã of each node with itself; None: zero
     act: Callable[[Array], Array] = over(FIXED)  # φ
-    slope: Callable[[Array], Array] | None = over(FIXED, default=None)  # φ'; None: not known
 
     def update(self, h: Array, inbox: Array, at: Star) -> Array:
-        return self.act(self._before(h, inbox, at))
-
-    def derivatives(self, h: Array, inbox: Array, at: Star) -> tuple[Array, Array] | None:
-        if self.slope is None:
-            return None
-        here = self.at(at)
-        steep = self.slope(self._before(h, inbox, at))[:, :, None] * self.weight[..., None]
-        own = namespace(h).zeros_like(steep) if here.loop is None else steep * here.loop
-        return own, at.spread(steep) * here.edge
-
-    def _before(self, h: Array, inbox: Array, at: Star) -> Array:
-        """What the activation is applied to, [R, k, A]."""
         here = self.at(at)
         heard = at.collect(inbox * here.edge)
         heard = heard if here.loop is None else heard + here.loop * h
-        return namespace(h).affine(here.bias, self.weight, heard)
+        return self.act(namespace(h).affine(here.bias, self.weight, heard))
 
 
 class LocalLayers(ABC):

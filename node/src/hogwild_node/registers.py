@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,8 +47,8 @@ class Reading:
             solve left, or how far the solve of this turn moved any node of the ball, if that is
             more; infinite as long as there are nodes that others list and that the agent has no
             news of, and where nodes have come or gone.
-        bound: A bound on the distance of all nodes' embeddings from the answer; infinite where
-            none is known.
+        bound: A bound on the distance of the embeddings of all nodes that can be reached from the
+            answer; infinite where none is known.
         calm: Seconds since anybody in reach was unsettled.
         state: Where the agent stands.
         updates: Updates made. A settled agent makes none until something changes.
@@ -135,11 +136,12 @@ class Work(ABC):
         return None
 
     def bound(self, settled: bool, nodes: int | None, tolerance: float) -> float:
-        """A bound on the distance of all nodes' embeddings from the answer; infinite: not known.
+        """A bound on the distance of the embeddings of all nodes that can be reached from the
+        answer; infinite: not known.
 
         Args:
             settled: Whether the agent is settled.
-            nodes: The number of agents, if the agent was told.
+            nodes: The number of agents, if the agent was told, or any larger one.
             tolerance: The residual up to which agents count as settled.
         """
         return float("inf")
@@ -194,10 +196,7 @@ class Registers(Work):
         self._heard_at_rest: tuple[Array, Array] | None = None
         self.members: Mapping[str, Link] = {}
         self.star: Star = star_of(0)
-        local = model.build(features, [], rule)
-        self.rule: Rule = model.rule(rule, local, self.star)
-        self.h = model.start(local) if h is None else h
-        self.letters = self._begin()
+        self._renew(model.build(features, [], rule), h)
         curved = self.rule.curves and self.rule.letter_width > 0
         block = model.channels if curved else 0
         told = (model.edge_dim or 0) if self.both else 0
@@ -219,10 +218,7 @@ class Registers(Work):
         if same and self.rule.model_may_change:
             self.rule.set_model(local)  # features or degrees moved: memory stays
         else:
-            self.rule = self.model.rule(self.rule_name, local, self.star)
-            if not self.rule.model_may_change:
-                self.h = self.model.start(local)
-            self.letters = self._begin()
+            self._renew(local, self.h if self.rule.model_may_change else None)
         self._heard_at_rest = None
         return True
 
@@ -234,12 +230,13 @@ class Registers(Work):
             near.append(Neighbour(x, link.degree, link.edge.edge_attr, link.edge.weight, back))
         return near
 
-    def _begin(self) -> Array:
-        """Start the rule's memory where the agent is."""
+    def _renew(self, local: Any, h: Array | None) -> None:
+        """Start the rule's memory, at ``h`` or where the model begins."""
+        self.rule: Rule = self.model.rule(self.rule_name, local, self.star)
+        self.h = self.model.start(local) if h is None else h
         letters = self.rule.begin(self.h, self._views()[0])
-        return (
-            np.zeros((1, self.rule.letter_width, self.star.degree)) if letters is None else letters
-        )
+        none = np.zeros((1, self.rule.letter_width, self.star.degree))
+        self.letters: Array = none if letters is None else letters
 
     def _views(self) -> tuple[Array, Array]:
         """What was last heard: what neighbours broadcast [1, w, d] and letters [1, m, d]; zero
@@ -253,7 +250,7 @@ class Registers(Work):
 
     def extra(self, edge: Edge) -> Array:
         told = self.both and edge.edge_attr is not None
-        return np.asarray(edge.edge_attr, float) if told else super().extra(edge)
+        return edge.edge_attr if told else super().extra(edge)
 
     # -- an update ---------------------------------------------------------------------------------
 
@@ -294,11 +291,9 @@ class Registers(Work):
     def _restart(self) -> None:
         """Begin anew after numbers that are not finite, which a neighbour's features may cause."""
         self.restarts += 1
-        local = self.model.build(self.features, self._near(), self.rule_name)
-        self.rule = self.model.rule(self.rule_name, local, self.star)
-        self.h = self.model.start(local)
         with np.errstate(all="ignore"):
-            self.letters = np.nan_to_num(self._begin(), posinf=0.0, neginf=0.0)
+            self._renew(self.model.build(self.features, self._near(), self.rule_name), None)
+            self.letters = np.nan_to_num(self.letters, posinf=0.0, neginf=0.0)
 
     # -- what it tells -----------------------------------------------------------------------------
 

@@ -103,7 +103,9 @@ def remedy(name: str, one: Deadlines) -> str:
     if not cone.crossed:
         return "What would help: a network on which information can cross the graph at all"
     if price is None:
-        return f"What would help {name}: {rule.late}"
+        better = sooner(one.settings.rule)
+        more = f"more ticks, if runs still come nearer{better and '; '}{better}"
+        return f"What would help {name}: {rule.remedy or more}"
     if price.ticks == 0:
         return (
             "Nothing would help: what nodes answer before the first update is as good, so this "
@@ -148,12 +150,13 @@ def verdict(of: Robustness) -> str:
             f"the synchronous answer{effect}. A node cannot know what it never hears, under any "
             f"rule. What to do: let packets through now and then."
         )
-    if rule.failing:
+    if rule.remedy:
         worse = of.decrease is not None and float(of.decrease.mean()) > 0
-        return rule.failing.format(
-            effect=effect, distance=f"{float(of.distance.max()):.2g}",
-            degrades="Degrades" if worse else "Depends on the schedule",
-        )  # fmt: skip
+        return (
+            f"{'Degrades' if worse else 'Depends on the schedule'}: predictions move by up to "
+            f"{float(of.distance.max()):.2g} of the largest{effect}, since a node applies its "
+            f"layers to whichever layer's values it last heard. What to do: {rule.remedy}."
+        )
     ended = f"Not converged within the {run.ticks} ticks"
     if run.stalled:
         ended = f"Stopped at tick {run.ticks}, as runs no longer come nearer"
@@ -187,7 +190,9 @@ def _missing(of: Robustness) -> str:
             f"finer packets"
         )
     if inexact:
-        helps = "; ".join(filter(None, ("send finer packets", rule.coarse)))
+        helps = "send finer packets"
+        if rule.safer:
+            helps += f"; rule={rule.safer!r} bears coarser ones"
         return (
             f"{names} changes what packets say, so much that runs do not even come near. What to "
             f"do: {helps}"
@@ -199,15 +204,15 @@ def _missing(of: Robustness) -> str:
             f"at the pace of the second half of these ticks, ticks={needed} would be enough, "
             f"{shown(needed / run.ticks)} times as many"
         )
-    if rule.slow:
-        helps += f"; {rule.slow}"
-    elif rule.stuck and needed is None:
-        helps += f"; {rule.stuck}"
+    if rule.safer and needed is None:
+        helps += f"; rule={rule.safer!r} may arrive where this rule does not"
     elif of.kind is Kind.FIXED_POINT and needed is None and not of.certificate.guaranteed:
         helps += (
             "; asynchronously the map need not converge unless it contracts in a (weighted) "
             "maximum norm over the nodes: look for such a norm"
         )
+    elif better := sooner(run.rule):
+        helps += f"; {better}"
     proved = "is" if of.certificate.guaranteed else "is not"
     return f"What to do: {helps}. That runs arrive in the end {proved} proved: {reason}"
 

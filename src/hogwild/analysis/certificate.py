@@ -90,7 +90,6 @@ class Certificate:
         updates: See :class:`Rate`; of the error at ``since``.
         local: The rate of messages near the answer (:mod:`hogwild.analysis.echoes`), where one is
             proved. How near is not computed, and any larger factor holds near enough.
-        own_step: How the user's step compares with the certified one, if a step was given.
         near: Proved bound on the distance, in the largest entry of any embedding, from the
             synchronous answer at which runs end; 0 where ``guaranteed``, ``None`` where no bound is
             proved. A bound above ``constants["largest_entry"]`` is of no use, and ``reason`` says
@@ -112,7 +111,6 @@ class Certificate:
     period: int | None = None
     updates: float | None = None
     local: Rate | None = None
-    own_step: str | None = None
     near: float | None = None
     tracking: float | None = None
     since: int = 0
@@ -127,7 +125,7 @@ class Certificate:
     def data(self) -> dict[str, Any]:
         """Everything as numbers and words, for programs; constants by their names."""
         named = ("rule", "guaranteed", "near", "tracking", "reason", "rate", "period", "since",
-                 "updates", "own_step")  # fmt: skip
+                 "updates")  # fmt: skip
         step = self.step
         return {
             "kind": str(self.kind),
@@ -163,8 +161,6 @@ class Certificate:
             if self.tracking is not None:
                 within = f"runs stay within {self.tracking:.3g} of it, entry by entry, in the end"
             lines.append(f"  tracking: while the answer moves so fast, {within}")
-        if self.own_step is not None:
-            lines.append(f"  your step: {self.own_step}")
         lines += [f"level {number}: {level}" for number, level in enumerate(self.levels, 1)]
         return "\n".join(lines)
 

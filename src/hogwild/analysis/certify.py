@@ -80,6 +80,8 @@ def certified(case: Case, settings: Settings, drift: float | None = None) -> Cer
         if about(rule).proof is None:
             reason = f"{rule} is a rule of your own, about which nothing is proved here"
             found = Certificate(model.kind, False, reason)
+        elif settings.may_lose_forever:
+            found = Certificate(model.kind, False, HOPELESS)
         elif isinstance(problem, StackProblem):
             found = _stack(case, problem, settings)
         elif isinstance(problem, LayeredProblem):
@@ -126,8 +128,6 @@ def _layers(problem: LayeredProblem, settings: Settings) -> Certificate:
         rule_for(problem, settings.rule)
     except AsynchronyError as error:  # no link back for acknowledgements, for instance
         return replace(facts, reason=f"it cannot run under this rule: {error}")
-    if settings.may_lose_forever:
-        return replace(facts, reason=HOPELESS)
     if not rule.exact:
         return facts
     if settings.error:

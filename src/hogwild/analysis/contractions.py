@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from hogwild.analysis.certificate import HOPELESS, Certificate, Rate, compare, wrong_packets
+from hogwild.analysis.certificate import Certificate, Rate, compare, wrong_packets
 from hogwild.errors import AsynchronyError
 from hogwild.executors.simulation import Settings
 from hogwild.linalg.spectrum import LARGEST, jacobi, matrices, perron
@@ -29,10 +29,7 @@ def certify_fixed_point(
 ) -> Certificate:
     """What is proved of a fixed point. ``answer()`` computes its solution, and is called only where
     a bound is compared with it."""
-    found = Certificate(Kind.FIXED_POINT, False, HOPELESS)
-    if settings.may_lose_forever:
-        return found
-    rate = None
+    found, rate = Certificate(Kind.FIXED_POINT, False, ""), None
     if problem.monotone:
         reason = (
             "its updates are monotone and idempotent (a maximum over decreasing paths): every "
@@ -128,9 +125,7 @@ def certify_balls(
     :math:`(r + c)(S + D)` ticks old. The proof is in the documentation ("Asynchrony").
     """
     kind = Kind.FIXED_POINT if isinstance(problem, FixedPoint) else Kind.OPTIMISATION
-    found = Certificate(kind, False, HOPELESS)
-    if settings.may_lose_forever:
-        return found
+    found = Certificate(kind, False, "")
     try:
         rule = rule_for(problem, settings.rule, radius=settings.radius)
     except AsynchronyError as error:

@@ -19,7 +19,7 @@ import torch
 from scipy.sparse import csc_matrix
 from torch import Tensor
 
-from hogwild.analysis.certificate import HOPELESS, Certificate, Rate, compare, wrong_packets
+from hogwild.analysis.certificate import Certificate, Rate, compare, wrong_packets
 from hogwild.analysis.echoes import Echoes
 from hogwild.executors.simulation import Settings
 from hogwild.graph import Graph
@@ -40,11 +40,10 @@ def _facts(
     constants = {"strong_convexity": float(beta.min()), "largest_row_sum": float(top.max())}
     found = [extremes(matrix) for matrix in hessians]
     known = [limits for limits in found if limits is not None]
-    high = max((high for _, high in known), default=None)
-    if high is not None:
+    if known:
         constants |= {
             "smallest_eigenvalue": min(low for low, _ in known),
-            "largest_eigenvalue": high,
+            "largest_eigenvalue": max(high for _, high in known),
             "condition_number": max(high / low for low, high in known),
         }
     constants["condition_number_everywhere"] = float((problem.lipschitz() / beta).max())
@@ -55,28 +54,7 @@ def _facts(
         facts.step = certified_steps(problem, age, letters)
     if settings.error:
         constants["packet_error"] = settings.error
-    if not isinstance(settings.step, str):
-        facts.own_step = _where(float(settings.step), facts.step, high)
     return facts, hessians
-
-
-def _where(own: float, certified: Tensor | None, high: float | None) -> str:
-    """Where a step of one's own lies; ``high`` is the largest eigenvalue at the solution."""
-    smallest = 0.0 if certified is None else float(certified.min())
-    if own <= smallest:
-        return f"{own:.3g} is certified: at most the smallest certified step"
-    limit = f" (largest certified: {smallest:.3g})" if smallest else ""
-    if high is None:
-        return f"{own:.3g} is not certified{limit}"
-    if own < 2.0 / high:
-        return (
-            f"{own:.3g} is not certified{limit}, but below 2/λ_max = {2.0 / high:.3g} at the "
-            f"solution: it may well converge"
-        )
-    return (
-        f"{own:.3g} is above 2/λ_max = {2.0 / high:.3g} at the solution: it diverges even "
-        f"synchronously"
-    )
 
 
 def certify_steps(
@@ -101,9 +79,12 @@ def certify_steps(
         return replace(facts, reason=reason)
     steps = certified if isinstance(step, str) else torch.full_like(certified, step)
     if bool((steps > certified).any()):
+        limit = 2.0 / facts.constants.get("largest_eigenvalue", math.nan)
+        known = "" if math.isnan(limit) else f", and steps above 2/λ_max = {limit:.3g} diverge"
         reason = (
             f"the step {step:.3g} is larger than the smallest certified one, "
-            f"{float(certified.min()):.3g}: nothing is proved about it. step='certified' is proved"
+            f"{float(certified.min()):.3g}: nothing is proved about it{known}. step='certified' is "
+            f"proved"
         )
         return replace(facts, reason=reason)
     stagger, age = settings.bounds[0], settings.content_age(settings.bounds, letters)
@@ -132,8 +113,6 @@ def certify_messages(
     value = answer()
     h = as_field(value, value.dtype)
     facts, hessians = _facts(problem, settings, h, letters)
-    if settings.may_lose_forever:
-        return replace(facts, reason=HOPELESS)
     bounds = None if settings.error else settings.bounds
     echo = Echoes(problem, h.to(torch.float64)).echo() if h[0].numel() <= LARGEST else None
     if echo is not None:

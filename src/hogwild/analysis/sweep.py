@@ -43,8 +43,6 @@ VALUES = {
 }
 """What a sweep can show for every setting: entries of :meth:`Robustness.summary`, and the light
 cone."""
-LITTLE = 0.01
-"""The colour scale covers at least this share: smaller differences should not show."""
 
 
 @dataclass
@@ -84,7 +82,7 @@ class Sweep:
     def grid(self, value: str | None = None) -> Tensor:
         """One number of every setting, [losses, staggers, delays]: one of :data:`VALUES`, by
         default ``"decrease"`` with a target and ``"spread"`` without."""
-        value = self._value(value)
+        value = self.check_value(value)
         numbers = [row[value] for row in self.rows()]
         shape = len(self.losses), len(self.staggers), len(self.delays)
         return torch.tensor(numbers, dtype=torch.float64).view(shape)
@@ -100,42 +98,21 @@ class Sweep:
             for (p, s, d), result in self.results.items()
         ]
 
-    def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
-        """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`.
+    @property
+    def heading(self) -> str:
+        """What was swept, in words."""
+        head = self.first
+        return f"{head.model} ({head.kind}), {counted(head.settings.runs, 'schedule')} each"
 
-        The colour scale covers at least a hundredth (of the largest prediction, of all items, or
-        of the synchronous performance) and at least a hundred times the tolerance.
-        """
+    def plot(self, path: str | Path | None = None, *, value: str | None = None) -> Figure:
+        """A heat map over S and D for every rate of loss; ``value`` as in :meth:`grid`."""
         from hogwild.plots.charts import heatmap
 
-        value, head = self._value(value), self.first
-        metric = head.metric if value == "decrease" else None
-        percent, span = value == "converged", 1.0
-        little = max(LITTLE, 100 * head.run.tol)
-        if metric is not None and not metric.percent:
-            assert head.synchronous is not None
-            largest = little * float(head.prediction.abs().max())
-            span = little * max(float(head.synchronous.abs().mean()), largest)
-        elif metric is not None or value in ("spread", "distance"):
-            percent, span = metric is not None, little
-        titles = [f"{loss:.0%} of packets lost" for loss in self.losses]
-        return heatmap(
-            self.grid(value),
-            titles=titles if any(self.losses) else None,
-            rows=self.staggers,
-            columns=self.delays,
-            row_label="stagger S",
-            column_label="delay D" if self.lag == "D" else self.lag,
-            label=VALUES[value] + ("" if metric is None else f" ({metric.name})"),
-            heading=f"{head.model} ({head.kind}), {counted(head.settings.runs, 'schedule')} each",
-            percent=percent,
-            span=span,
-            path=path,
-        )
+        return heatmap(self, value, path)
 
     def __str__(self) -> str:
         head = self.first
-        known = head.decrease is not None
+        known = head.metric is not None
         rows = [["loss", "S", self.lag, *["decrease"] * known, "distance", "arrived", "ticks",
                  "updates", "packets", "bytes", "light cone", "5 %: updates",
                  "5 %: bytes"]]  # fmt: skip
@@ -149,14 +126,12 @@ class Sweep:
                 shown(price.packets), size(price.bytes), shown(cone.mean) if cone.crossed else "–",
                 *(["never", "–"] if near is None else [shown(near.updates), size(near.bytes)]),
             ])  # fmt: skip
-        what = "decrease of performance" + ("" if head.metric is None else f" ({head.metric.name})")
+        what = f"mean decrease of performance ({head.metric.name}), " if head.metric else ""
         title = (
-            f"{head.model} ({head.kind}), {counted(head.settings.runs, 'schedule')} each, rule "
-            f"{head.run.rule}: "
-            f"{f'mean {what}, ' if known else ''}largest distance of predictions, share of runs "
-            f"that arrived; ticks, and a node's mean updates, packets and bytes; updates a node in "
-            f"which information can cross the graph (light cone); updates and bytes a node until "
-            f"within 5 % of the synchronous {'error' if known else 'embeddings'}"
+            f"{self.heading}, rule {head.run.rule}: {what}largest distance of predictions, share "
+            f"of runs that arrived; ticks, and a node's mean updates, packets and bytes; updates a "
+            f"node in which information can cross the graph (light cone); updates and bytes a node "
+            f"until within 5 % of the synchronous {'error' if known else 'embeddings'}"
         )
         return "\n\n".join([title, aligned(rows), wrapped(f"In time: {self.advice}")])
 
@@ -179,7 +154,8 @@ class Sweep:
         worst = late[0] if late else order[-1]
         return ". ".join([*sentences, remedy(worst, named[worst])]) + "."
 
-    def _value(self, value: str | None) -> str:
+    def check_value(self, value: str | None) -> str:
+        """The number that :meth:`grid` shows; anything else than one of :data:`VALUES` raises."""
         known = self.first.decrease is not None
         value = ("decrease" if known else "spread") if value is None else value
         if value not in VALUES or (value == "decrease" and not known):

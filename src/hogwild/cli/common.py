@@ -5,15 +5,13 @@ Nothing here imports torch before a verb runs: help must be fast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hogwild.cli.options import Option, Options, argument
-from hogwild.errors import ConfigError, HogwildError
+from hogwild.errors import ConfigError
 from hogwild.files import require_writable
 
 if TYPE_CHECKING:
@@ -117,34 +115,16 @@ def loaded(options: Options) -> Result:
     """The run from its folder."""
     from hogwild.training import load
 
-    with of_file(options.task):
-        return load(options.folder, options.task)
+    return load(options.folder, options.task)
 
 
 def chosen(options: Options) -> Chosen:
     """The chosen replica on the CPU. Files that could not be written are refused first."""
-    for name in ("plot", "record", "animate"):
+    for name in ("plot", "record"):
         check_file(name, getattr(options, name, None))
     result, r = loaded(options), options.replica
     r = result.best if r is None else r
     return Chosen(result, r, result.replica(r).cpu(), options)
-
-
-@contextmanager
-def of_file(task: str | None) -> Iterator[None]:
-    """Report an error in the code of a task FILE.py:NAME in one line, with its place."""
-    try:
-        yield
-    except (HogwildError, OSError):
-        raise
-    except Exception as error:
-        from hogwild.training.task import blamed
-
-        path = (task or "").rpartition(":")[0]
-        why = blamed(error, path) if path else None
-        if why is None:
-            raise
-        raise ConfigError(f"task={task!r}: {why}") from error
 
 
 def check_file(name: str, path: str | None) -> None:

@@ -53,7 +53,7 @@ class Option:
         group: The heading above.
         keyword: What else the library's messages call it.
         metavar, choices, nargs: As in argparse.
-        needless: Whether it is left out where it was not given.
+        if_given: Whether it is there only if it was given.
         place: Whether it is known by its place, without a flag.
     """
 
@@ -66,7 +66,7 @@ class Option:
     metavar: str | None = None
     choices: tuple[str, ...] | None = None
     nargs: str | None = None
-    needless: bool = False
+    if_given: bool = False
     place: bool = False
 
     @property
@@ -295,7 +295,7 @@ def parse(found: Verb, words: Sequence[str], prog: str) -> Options:
         got = getattr(given, each.name, each.default)
         if each.repeated and isinstance(got, list):
             got = pairs(got, each.flag) if each.kind == "dict" else tuple(got)
-        if not each.needless or hasattr(given, each.name):
+        if not each.if_given or hasattr(given, each.name):
             setattr(options, each.name, got)
     return options
 

@@ -346,7 +346,6 @@ def certify(options: Options) -> Outcome:
     *taken(TRACK, "every", RUNS),
     QUIET,
     file_of("plot", "draw error and lag over time to this file"),
-    file_of("animate", "draw the run as a GIF to this file; needs positions"),
 )  # fmt: skip
 def track(options: Options) -> Outcome:
     """Run a trained model asynchronously while its graph changes, and say how well nodes follow.
@@ -362,14 +361,11 @@ def track(options: Options) -> Outcome:
       hogwild track runs/chains --scenario partition --plot errors.png
       hogwild track runs/chains --scenario join-leave --lease 20 --impair loss=0.3
       hogwild track runs/gcn --restart 30 --json
-      hogwild track runs/source --animate run.gif
     """
     found = chosen(options)
     scenario, score = _scenario(found, options)
     given = passed(options, hogwild.track) | {"scenario": scenario, "score": score}
     seen = hogwild.track(found.model, **given)
-    if options.animate is not None:
-        seen.animate(options.animate)
     data = {
         "model": found.name,
         "scenario": repr(scenario),
@@ -377,8 +373,6 @@ def track(options: Options) -> Outcome:
         "moves": seen.moves.tolist(),
         "recovery_ticks": seen.recovery().tolist(),
         "light_cone": seen.cone.as_dict(),
-        "by_light_cones": seen.by_deadline() if seen.cone.crossed else None,
-        "advice": seen.advice,
         "seconds": seen.seconds,
     }
     return found.outcome(seen, data)

@@ -1,35 +1,20 @@
-"""``hogwild train`` and ``evaluate``; Ctrl-C and SIGTERM during training.
-
-A signal may come at any point of an optimiser step; only between epochs is there a state from which
-training goes on in the same bits. So the running epoch is finished, and a checkpoint written. A
-second signal does not wait.
-"""
+"""``hogwild train`` and ``evaluate``."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from dataclasses import MISSING, fields, replace
-from types import FrameType
-from typing import TYPE_CHECKING, Any
 
 import hogwild
-from hogwild.cli.common import TRAINING, Outcome, loaded, of_file
+from hogwild.cli.common import TRAINING, Outcome, loaded
 from hogwild.cli.options import Option, Options, argument, verb
 from hogwild.config import Config
 from hogwild.errors import ConfigError
 
-if TYPE_CHECKING:
-    from hogwild.training import Loop
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-WAIT = b"\nhogwild: finishing this epoch; once more to leave at once\n"
 SETTINGS = [
     Option(
         f.name, "Any" if f.default_factory is MISSING else "dict", f.default,
-        f.metadata["help"], f.metadata["group"], needless=True,
+        f.metadata["help"], f.metadata["group"], if_given=True,
     )
     for f in fields(Config)
     if f.name != "task"
@@ -52,9 +37,9 @@ def train(options: Options) -> Outcome:
     """Train a model on a task.
 
     Options come from flags, then from --config, then from the recipe. With --folder the run leaves
-    its configuration, history, checkpoints, results and curves there, and --resume goes on with one
-    that was stopped, in the same bits. Ctrl-C stops it after the running epoch, with a checkpoint.
-    hogwild info lists the tasks and the models. Exit code 3: no replica could be trained.
+    its configuration, history, checkpoints, results and curves there, and --resume goes on from the
+    last checkpoint of one that was stopped, in the same bits. hogwild info lists the tasks and the
+    models. Exit code 3: no replica could be trained.
 
     Examples:
       hogwild train robots --model soft --epochs 60 --lr 0.02
@@ -77,14 +62,16 @@ def train(options: Options) -> Outcome:
         if isinstance(value, dict) and name in filed
     }
     config = Config.of(**{**filed, **given, **tables})
-    with of_file(config.task), Interruptible(options.folder) as interruptible:
+    try:
         result = hogwild.train(
             config=config,
             folder=options.folder,
             resume=options.resume,
             progress=not options.quiet and not options.json and sys.stderr.isatty(),
-            callback=interruptible,
         )
+    except KeyboardInterrupt:
+        again = f"; --resume goes on from the last checkpoint in {options.folder}, if there is one"
+        raise KeyboardInterrupt(f"interrupted{again if options.folder else ''}") from None
     data = {**result.as_dict(), "folder": options.folder}
     good = len(result.failed) < result.replicas
     return Outcome(result.summary(), data, good, result.config.as_dict())
@@ -102,49 +89,5 @@ def evaluate(options: Options) -> Outcome:
       hogwild evaluate runs/triangles --task my_tasks.py:Triangles --json
     """
     result = loaded(options)
-    with of_file(options.task):
-        result = replace(result, metrics=result.evaluate())
+    result = replace(result, metrics=result.evaluate())
     return Outcome(result.summary(), result.as_dict())
-
-
-class Interruptible:
-    """Inside its ``with`` block signals wait until the epoch ends. It is also the callback of
-    :func:`hogwild.train`, which then saves and raises :class:`KeyboardInterrupt`.
-
-    Args:
-        folder: Where the run is kept; ``None``: it is not kept, and signals act as usual.
-    """
-
-    def __init__(self, folder: str | None) -> None:
-        self.folder = folder
-        self.epoch = 0  # number of epochs done
-        self.asked = False
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Interruptible:
-        # Python lets only the main thread set handlers.
-        if self.folder is not None and threading.current_thread() is threading.main_thread():
-            self._before = {s: signal.signal(s, self._ask) for s in SIGNALS}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked or self.epoch == 0:  # before the first epoch ends there is nothing to lose
-            raise KeyboardInterrupt(
-                f"interrupted; the same command with --resume goes on from the last checkpoint in "
-                f"{self.folder}, if there is one yet"
-            )
-        self.asked = True
-        os.write(2, WAIT)  # print may not be called from within itself
-
-    def __call__(self, loop: Loop) -> None:
-        self.epoch = loop.epoch
-        if self.asked:
-            loop.save()
-            raise KeyboardInterrupt(
-                f"interrupted after {loop.epoch} epochs, which are kept in {self.folder}: the same "
-                f"command with --resume goes on from there"
-            )

@@ -22,7 +22,7 @@ from hogwild.cluster.store import Store
 from hogwild.cluster.work import Bound, Measure, Part, Work
 from hogwild.cluster.worker import Worker
 from hogwild.engines import engine_for
-from hogwild.engines.eager import TorchEngine
+from hogwild.engines.base import TorchEngine
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs

@@ -45,7 +45,7 @@ from hogwild.models.gsd import GSDConv
 from hogwild.models.soft import SoftEnergyConv
 from hogwild.models.validation import require_finite
 from hogwild.models.wrapped import check_model
-from hogwild.nn.picnn import PICNN
+from hogwild.nn.networks import PICNN
 
 PROCESS = 430 << 20
 """A Python process with torch and this library, before it reads a graph."""
@@ -202,6 +202,7 @@ def opened(path: str | Path) -> Data | Store:
 
 
 def _check_widths(model: ConvGNN, channels: int, width: int | None) -> None:
+    model.features.begin(channels)
     if channels != model.in_channels:
         raise FeatureError(
             f"the graph has {channels} features a node and the model reads {model.in_channels}; "

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import GlobalStorage
@@ -34,63 +32,31 @@ PYG = (DataEdgeAttr, DataTensorAttr, GlobalStorage)
 """Classes inside a saved ``Data``. Files with others are refused: loading could run any code."""
 
 
-def open_graph(path: str | Path, *, names: Mapping[str, str] | None = None) -> Data:
+def open_graph(path: str | Path) -> Data:
     """Read a graph from a file. Without features, x is a column of ones.
 
     A graph that does not fit into memory is a folder of ``.npy`` files.
 
     Args:
         path: The file, of one of the kinds above, or a folder of ``.npy`` files.
-        names: Other names for arrays of the file, such as ``{"latlon": "pos"}``.
 
     Raises:
         DataError: The file is missing, damaged, or holds no graph.
     """
-    path, names = Path(path), names or {}
+    path = Path(path)
     if not path.exists():
         raise DataError(f"{path} does not exist; expected a file with a graph")
     if path.is_dir():
         read = {file.stem: np.load(file, mmap_mode="c") for file in sorted(path.glob("*.npy"))}
-        found = _graph(_renamed(read, names), path)
+        found = _graph(read, path)
     elif path.suffix == ".npz":
-        found = _graph(_renamed(_unpacked(path), names), path)
+        found = _graph(_unpacked(path), path)
     elif path.suffix == ".pt":
         found = _saved(path)
     else:
         raise ConfigError(f"{path} ends in {path.suffix!r}; expected a folder, .npz or .pt")
     whole(found)  # raises where it is none
     return found
-
-
-def graph_of(
-    edge_index: Array,
-    x: Array,
-    edge_attr: Array | None = None,
-    edge_weight: Array | None = None,
-    node_fields: Mapping[str, Array] | None = None,
-    edge_fields: Mapping[str, Array] | None = None,
-) -> Data:
-    """A graph in arrays, which may be memory-mapped."""
-
-    def tensor(name: str, value: Array) -> Tensor:
-        if value.dtype.kind not in "fiub":
-            raise FeatureError(f"{name} holds {value.dtype}; expected numbers")
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
-
-    for name, value in (("edge_attr", edge_attr), ("edge_weight", edge_weight)):
-        if value is not None and len(value) != edge_index.shape[-1]:
-            raise FeatureError(
-                f"{name} has shape {value.shape}; expected a row for each of the "
-                f"{edge_index.shape[-1]} edges"
-            )
-    arrays = {"x": x, "edge_attr": edge_attr, "edge_weight": edge_weight}
-    arrays |= {**(node_fields or {}), **(edge_fields or {})}
-    found = {name: tensor(name, value) for name, value in arrays.items() if value is not None}
-    return Data(edge_index=tensor("edge_index", edge_index).long().contiguous(), **found)
-
-
-def _renamed(read: Table, names: Mapping[str, str]) -> Table:
-    return {names.get(name, name): value for name, value in read.items()}
 
 
 def _unpacked(path: Path) -> Table:
@@ -106,19 +72,29 @@ def _graph(arrays: Table, path: Path) -> Data:
         src, dst = arrays.pop("src"), arrays.pop("dst")
         if src.shape != dst.shape or src.ndim != 1:
             raise DataError(f"{path} has ends of shapes {src.shape} and {dst.shape}; expected [E]")
-        arrays["edge_index"] = np.stack([src, dst]).astype(np.int64)
+        arrays["edge_index"] = np.stack([src, dst])
     if "edge_index" not in arrays:
         raise DataError(
             f"{path} has {', '.join(arrays) or 'nothing'}; expected edge_index, or src and dst"
         )
-    edge_index, x = arrays.pop("edge_index"), arrays.pop("x", None)
-    weight, attr = arrays.pop("edge_weight", None), arrays.pop("edge_attr", None)
-    if x is None:
-        count = len(arrays["pos"]) if "pos" in arrays else int(edge_index.max(initial=-1)) + 1
-        x = np.ones((count, 1))
-    sizes = len(x), edge_index.shape[-1]
-    rest = {name: value for name, value in arrays.items() if value.ndim and len(value) in sizes}
-    return graph_of(edge_index, x[:, None] if x.ndim == 1 else x, attr, weight, rest)
+    ends = arrays["edge_index"]
+    if "x" not in arrays:
+        count = len(arrays["pos"]) if "pos" in arrays else int(ends.max(initial=-1)) + 1
+        arrays["x"] = np.ones((count, 1))
+    sizes, found = (len(arrays["x"]), ends.shape[-1]), Data()
+    for name, value in arrays.items():
+        if name in ("edge_attr", "edge_weight") and len(value) != sizes[1]:
+            raise FeatureError(
+                f"{name} has shape {value.shape}; expected a row for each of the {sizes[1]} edges"
+            )
+        if name != "edge_index" and (not value.ndim or len(value) not in sizes):
+            continue
+        if value.dtype.kind not in "fiub":
+            raise FeatureError(f"{name} holds {value.dtype}; expected numbers")
+        found[name] = torch.from_numpy(value if value.flags.writeable else value.copy())
+    found.edge_index = found.edge_index.long().contiguous()
+    found.x = found.x[:, None] if found.x.dim() == 1 else found.x
+    return found
 
 
 def _saved(path: Path) -> Data:

@@ -19,9 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,7 +27,7 @@ from torch import Tensor, nn
 
 from hogwild.cluster.host import Loss
 from hogwild.cluster.setup import Place, Source, prepared
-from hogwild.errors import ConfigError, ConvergenceError, require_positive
+from hogwild.errors import ConfigError, ConvergenceError
 from hogwild.nn.norm import BatchNorm
 
 ADJOINT = 1e-2
@@ -43,32 +40,8 @@ def _differs(part: nn.Module) -> bool:
     return part.training and bool(getattr(part, "dropout", 0.0) or isinstance(part, BatchNorm))
 
 
-@dataclass
-class Fit:
-    """What :func:`fit` did.
-
-    Attributes:
-        losses: The loss before each step.
-        seconds: Seconds of each step.
-        restarts: How often a worker died and was made again.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    restarts: int = 0
-
-    def __str__(self) -> str:
-        if not self.losses:
-            return "no training steps"
-        mean = sum(self.seconds) / len(self.seconds)
-        return (
-            f"{len(self.losses)} steps of {mean:.2f} s: loss {self.losses[0]:.4g} to "
-            f"{self.losses[-1]:.4g}"
-        )
-
-
 class Trainer:
-    """A model and a graph in parts, for training loops of your own. A context manager.
+    """A model and a graph in parts, to train. A context manager.
 
     Call it like a closure of a PyTorch optimiser: it computes the loss and the gradients of all
     parameters of the model, which must be the one given here::
@@ -167,43 +140,3 @@ class Trainer:
     def _require(self, done: bool, what: str) -> None:
         if not done:
             raise ConvergenceError(f"the parts did not settle for the {what}")
-
-
-def fit(
-    model: nn.Module,
-    graph: Source,
-    workers: int | None = None,
-    *,
-    loss: Loss,
-    steps: int = 100,
-    lr: float = 1e-2,
-    optimiser: torch.optim.Optimizer | None = None,
-    watch: Callable[[int, float], None] | None = None,
-    **options: Any,
-) -> Fit:
-    """Train a model on one graph that is cut into parts.
-
-    ``model``, ``graph`` and ``workers`` are as in :func:`hogwild.cluster.infer`.
-
-    Args:
-        loss: From predictions and targets of labelled nodes to the *mean* of their losses, such as
-            ``torch.nn.functional.cross_entropy``.
-        steps: Number of training steps, each on the whole graph.
-        lr: Learning rate of Adam.
-        optimiser: An optimiser of the model's parameters; by default Adam.
-        watch: Called after every step with its number and its loss.
-        options: Those of :class:`Trainer`: ``target``, ``mask``, ``tol``, ``address``, ….
-    """
-    require_positive("steps", steps)
-    optimiser = optimiser or torch.optim.Adam(model.parameters(), lr=lr)
-    found = Fit()
-    with Trainer(model, graph, workers, loss=loss, **options) as closure:
-        for step in range(steps):
-            began = time.monotonic()
-            found.losses.append(float(closure()))
-            optimiser.step()
-            found.seconds.append(time.monotonic() - began)
-            if watch is not None:
-                watch(step, found.losses[-1])
-        found.restarts = closure.executor.restarts
-    return found

@@ -32,7 +32,6 @@ import numpy as np
 import torch
 
 from hogwild.cluster.work import Work
-from hogwild.errors import ConfigError
 from hogwild.files import write_atomically
 
 T = TypeVar("T")
@@ -342,14 +341,6 @@ class Disorder:
     loss: float = 0.0
     kill: float = 0.0
     kills: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "kill"):
-            value = getattr(self, name)
-            if not 0 <= value < 1:
-                raise ConfigError(f"{name}={value!r}; expected a share from 0 to 1, 1 excluded")
-        if self.delay < 0:
-            raise ConfigError(f"delay={self.delay!r}; expected a number of ticks, 0 or more")
 
 
 class Executor(ABC):

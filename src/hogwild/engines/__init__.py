@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hogwild.engines.base import Engine, Updates
+from hogwild.engines.base import Engine, TorchEngine, Updates
 from hogwild.engines.cpu import CpuEngine
 from hogwild.engines.cpu_large import LargeCpuEngine
-from hogwild.engines.eager import TorchEngine
 from hogwild.engines.gpu import GpuEngine
 from hogwild.engines.gpu_large import LargeGpuEngine
 from hogwild.engines.soft import SoftEngine

@@ -1,5 +1,5 @@
 """What every engine does: refuse a problem, with the reason, or solve it and differentiate; and
-perhaps compute the updates of nodes."""
+perhaps compute the updates of nodes. And the engine on torch, which takes every problem."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from hogwild.engines.ticks import Ticks
@@ -15,8 +16,8 @@ from hogwild.graph import Graph, Star
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Objective, Problem
 from hogwild.problems.pinned import pinned
-from hogwild.solvers.adjoint import attach, rebuilt
-from hogwild.solvers.loop import Solver
+from hogwild.solvers.adjoint import attach, differentiable, rebuilt
+from hogwild.solvers.loop import Solver, solve
 from hogwild_node.rules.base import Rule
 
 
@@ -121,3 +122,42 @@ class Engine(ABC):
             h, sources, self.vjp, lambda given: self._moving(rebuilt(problem, sources, given), h),
             lambda problem, h: self.solver.adjoint.at(problem, h), on_failure,
         )  # fmt: skip
+
+
+class TorchEngine(Engine):
+    """A problem that torch solves.
+
+    Args:
+        problem: The problem.
+        solver: The solver.
+        why: Why no other engine solves it.
+        held: Nodes that stay where a solve begins, [N]; ``None``: none.
+    """
+
+    kind = Problem
+    takes_all = True
+
+    def __init__(
+        self, problem: Problem, solver: Solver, why: str, held: Tensor | None = None
+    ) -> None:
+        self.problem, self.solver, self.why, self.held = problem, solver, why, held
+
+    @classmethod
+    def of(cls, problem: Problem, solver: Solver) -> TorchEngine:
+        return cls(problem, solver, "")
+
+    @property
+    def path(self) -> str:
+        return f"torch: {self.why}"
+
+    @torch.no_grad()
+    def solve(self, h0: Tensor | None, solver: Solver | None = None) -> Solution:
+        problem = self.problem.detach()
+        start = problem.start() if h0 is None else h0
+        return solve(self._moving(problem, start), solver or self.solver, start)
+
+    def holding(self, held: Tensor) -> TorchEngine:
+        return TorchEngine(self.problem, self.solver, self.why, held.bool())
+
+    def attach(self, h: Tensor, on_failure: str) -> Tensor:
+        return differentiable(self._moving(self.problem, h), h, self.solver.adjoint, on_failure)

@@ -20,7 +20,7 @@ from hogwild.engines.base import Engine
 from hogwild.engines.inputs import ACTIVATIONS, KernelInputs, Sizes, Tensors
 from hogwild.engines.rules import RuleKernel
 from hogwild.errors import FeatureError
-from hogwild.graph import Graph, kept, once
+from hogwild.graph import Graph, cached, once
 from hogwild.kernels.native import Library, Missing, address, found
 from hogwild.linalg.direct import (
     LARGEST,
@@ -54,7 +54,7 @@ class Posed(ctypes.Structure):
     )  # fmt: skip
 
 
-@kept
+@cached
 def factorisation(graph: Graph, native: Library, design: Design) -> float:
     """Multiplications of a factorisation for each one in a product with the Hessian; infinite where
     there is none."""

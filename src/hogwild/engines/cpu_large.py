@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hogwild.engines import cpu
 from hogwild.engines.cpu import CpuEngine, factorisation
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.kernels.native import Library
 from hogwild.linalg.direct import GraphPlan
 from hogwild.linalg.solution import Solution
@@ -29,7 +29,7 @@ BLOCKS = 2
 """The number of this method in the compiled library."""
 
 
-@kept
+@cached
 def order_of(graph: Graph) -> Tensor:
     """The nodes [N] in an order that puts neighbours near each other, graph by graph."""
     ends, ones = torch.stack([graph.src, graph.dst]).numpy(), np.ones(graph.num_edges)
@@ -38,7 +38,7 @@ def order_of(graph: Graph) -> Tensor:
     return order[graph.batch[order].argsort(stable=True)]
 
 
-@kept
+@cached
 def sorted_plan(graph: Graph, native: Library) -> GraphPlan:
     """The edges of this graph, sorted, between places in the order of :func:`order_of`. The plan
     also keeps the memory of its solves."""

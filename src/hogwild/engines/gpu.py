@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hogwild.engines.base import Engine
+from hogwild.engines.base import Engine, TorchEngine
 from hogwild.engines.cpu import CpuEngine
-from hogwild.engines.eager import TorchEngine
 from hogwild.engines.inputs import ACTIVATIONS, Tensors
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import (
     argument_addresses,
@@ -122,7 +121,7 @@ class DevicePlan:
     sizes: np.ndarray
 
 
-@kept
+@cached
 def device_plan(graph: Graph, native: Library, channels: int) -> DevicePlan:
     """The plan of this graph on its GPU; the graph owns it."""
     plan, count = plan_of(graph, native, channels), graph.num_graphs
@@ -286,7 +285,7 @@ class GpuEngine(DeviceEngine):
         self._launch("hog_parameters", grid, 128, 0, *given)
 
 
-@kept
+@cached
 def _rooms(graph: Graph) -> dict[tuple[int, int], Tensor]:
     """Where the memory of every graph begins, by model and use of shared memory."""
     return {}

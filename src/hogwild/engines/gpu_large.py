@@ -19,7 +19,7 @@ from torch import Tensor
 from hogwild.engines.gpu import HEADERS as SHARED
 from hogwild.engines.gpu import MOST_CHANNELS, DeviceEngine, GpuEngine, Options, index_of, prelude
 from hogwild.engines.inputs import Sizes, Tensors
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import argument_addresses, launch_together, load, multiprocessors
 from hogwild.kernels.native import Library, address
@@ -59,7 +59,7 @@ class Connectivity:
     degree: int
 
 
-@kept
+@cached
 def connectivity(graph: Graph) -> Connectivity:
     """The sorted edges of this graph, which owns them."""
     edge = torch.argsort(graph.dst, stable=True)

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from hogwild.engines import soft_gpu
-from hogwild.engines.base import Engine
-from hogwild.engines.eager import TorchEngine
+from hogwild.engines.base import Engine, TorchEngine
 from hogwild.kernels.native import Library, Missing, address, found, library
 from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem

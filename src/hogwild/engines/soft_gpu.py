@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.kernels.build import SOURCE
 from hogwild.kernels.driver import (
     CudaError,
@@ -73,7 +73,7 @@ class Cotangents(ctypes.Structure):
     ]
 
 
-@kept
+@cached
 def ends(graph: Graph) -> list[Tensor]:
     """For the edges into the nodes: where those of each node begin [N + 1], the edges, and their
     senders; the same for the edges out of the nodes, with their receivers."""
@@ -93,7 +93,7 @@ def prelude(dtype: torch.dtype) -> str:
     return "".join(f"#define HOG_{name} {value}\n" for name, value in numbers.items())
 
 
-@kept
+@cached
 def degree(graph: Graph) -> int:
     """The most edges into or out of one node."""
     into, _, _, out, _, _ = ends(graph)

@@ -281,8 +281,10 @@ class SwarmProcesses:
         for i in range(self.n):
             self.start(i)
         begun, shown = self._begin(), 0.0
-        if show and self.keys is None:  # with keys only their controller may watch
-            _say(f"to watch: hogwild serve --attach 127.0.0.1:{self.ports[0]}")
+        if show:
+            where = f"to watch: hogwild serve --attach 127.0.0.1:{self.ports[0]}"
+            never = "to watch, leave tls (--tls) out: keys of a single run have no controller"
+            _say(where if self.keys is None else never)
         while True:
             self._require_alive()
             t = time.monotonic() - begun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -17,16 +17,12 @@ from hogwild.executors.deadlines import LightCone, light_cone
 from hogwild.executors.simulation import Settings
 from hogwild.graph.inputs import Inputs
 from hogwild.progress import shown, size
-from hogwild.rules import sooner
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CROSSING = 20_000
 """Ticks in which news crosses a graph, or is taken not to."""
-
-QUICK = 2.0
-"""Who has followed a change after so many light cones cannot be much faster."""
 
 
 @dataclass
@@ -140,18 +136,6 @@ class Track:
         frame, made = self.scenario.frames[0], replace(self.settings, ticks=CROSSING)
         return light_cone(Inputs.of(frame.data).repeat(made.runs).graph(), made)
 
-    def by_deadline(self, cones: Sequence[float] = (1, 3, 10)) -> dict[float, dict[str, float]]:
-        """The median error of a node, relative to the size of the change, after so many light cones
-        since the change, and what they cost: updates and bytes of a node. The error is NaN where
-        the next change always came before."""
-        price, out = self.price, {}
-        for count in cones:
-            updates = count * self.cone.mean
-            error = float(self.after(updates).nanmedian()) if self.changes else float("nan")
-            ticks = count * float(self.cone.ticks.mean())
-            out[count] = {"updates": updates, "bytes": ticks * price["bytes"], "error": error}
-        return out
-
     # -- the price ---------------------------------------------------------------------------------
 
     @property
@@ -206,51 +190,11 @@ class Track:
                 f"{row['exact_score']:.4g} (lower is better)"
             )
         lines.append(str(self.cone))
-        if self.changes and self.cone.crossed:
-            said = [
-                f"{row['error']:.2g} of the change after {count:g} ({shown(row['updates'])} "
-                f"updates, {size(row['bytes'])} a node)"
-                for count, row in self.by_deadline().items()
-                if row["error"] == row["error"]
-            ]
-            some = "; ".join(said) or "the next change came before the first"
-            lines.append(f"median error of a node by light cones since the change: {some}")
         lines.append(
             f"price of a node in 100 ticks: {100 * row['updates_a_tick']:.0f} updates, "
             f"{100 * row['packets_a_tick']:.0f} packets, {size(100 * row['bytes_a_tick'])}"
         )
-        return "\n".join([*lines, *([self.advice] if self.advice else [])])
-
-    @cached_property
-    def advice(self) -> str:
-        """What would let nodes follow sooner, in a sentence; empty without changes."""
-        if not self.changes or not self.cone.crossed:
-            return ""
-        crossing, median = float(self.cone.ticks.mean()), float(self.recovery().median())
-        takes = f"since news of a change takes {crossing:.0f} ticks to cross the graph, and"
-        if self.lease > crossing:
-            return (
-                f"What would help: a shorter lease, {takes} nodes count on neighbours that are "
-                f"gone for {self.lease}"
-            )
-        if median <= QUICK * crossing:
-            return "What would help: only a faster network (smaller S and D, fewer losses)"
-        gap = float(torch.tensor([*self.changes, self.scenario.length]).diff().double().median())
-        known = self._still and gap >= crossing  # a flood keeps up with the changes
-        if better := sooner(self.rule, moving=not known):
-            return f"What would help: {better}"
-        why = f", {takes} changes come every {gap:.0f}" if gap < crossing else ""
-        return f"What would help: changes that come less often{why}"
-
-    @property
-    def _still(self) -> bool:
-        """Whether only features of nodes change. At other changes simulated tables begin anew."""
-        first = self.scenario.frames[0]
-        edges = Inputs.of(first.data)
-        return all(
-            torch.equal(frame.ids, first.ids) and Inputs.of(frame.data).same_edges(edges)
-            for frame in self.scenario.frames
-        )
+        return "\n".join(lines)
 
     # -- pictures ----------------------------------------------------------------------------------
 
@@ -259,10 +203,3 @@ class Track:
         from hogwild.plots.motion import tracking
 
         return tracking(self, path)
-
-    def animate(self, path: str | Path, **look: Any) -> Path:
-        """Write the run as a picture that moves (GIF); needs ``keep_embeddings`` and positions
-        (``data.pos``)."""
-        from hogwild.plots.motion import animate
-
-        return animate(self, path, **look)

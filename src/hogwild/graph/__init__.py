@@ -1,8 +1,8 @@
 """Graphs as the solvers and the nodes see them, and PyG's data as models take it."""
 
+from hogwild.graph.cached import cached, once
 from hogwild.graph.graph import Graph, Pattern
 from hogwild.graph.inputs import Inputs
-from hogwild.graph.kept import kept, once
 from hogwild_node.star import Star
 
-__all__ = ["Graph", "Inputs", "Pattern", "Star", "kept", "once"]
+__all__ = ["Graph", "Inputs", "Pattern", "Star", "cached", "once"]

@@ -6,11 +6,9 @@ As in PyG, ``edge_index`` [2, E] has the *sender* j in row 0 and the *receiver* 
 needs a reverse link for the gradient: see :meth:`Graph.require_reverse_links`.
 
 The :class:`Graph` owns everything that is derived from the connectivity (block patterns,
-elimination orders): a property that is :class:`~hogwild.graph.kept.derived`, or the value of a
-function that is :func:`~hogwild.graph.kept.kept`. :meth:`Graph.of` returns the same object for the
-same unchanged tensors, so that a training loop pays for the analysis once.
-
-Checks of a graph's tensors.
+elimination orders): a property that is :class:`~hogwild.graph.cached.derived`, or the value of a
+function that is :func:`~hogwild.graph.cached.cached`. :meth:`Graph.of` returns the same object for
+the same unchanged tensors, so that a training loop pays for the analysis once.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import AsynchronyError, DeviceError, DTypeError, GraphError
-from hogwild.graph.kept import Recent, derived
+from hogwild.graph.cached import Recent, derived
 from hogwild.ops import distinct, gather, scatter
 from hogwild_node.star import Star
 
-GRADIENTS = (
-    "A node sends its neighbours the gradient of its energy, so an energy GNN on a directed graph "
-    "can be solved synchronously only"
+BOTH_WAYS = (
+    "A node's embedding enters the energies of its neighbours, from which the node must hear, too, "
+    "so an energy GNN on a directed graph can be solved synchronously only"
 )
 
 
@@ -92,7 +90,7 @@ class Graph:
     """Only for a part of a larger graph: sums of the weights of the edges into and out of each node
     in the larger graph, [2, N]. ``None``: all edges are here."""
     analyses: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
-    """Values of functions that are :func:`kept`, by function and arguments."""
+    """Values of functions that are :func:`cached`, by function and arguments."""
 
     recent: ClassVar[Recent[Graph]] = Recent(256)
     """The last 256 graphs that :meth:`of` made, for the same tensors again."""
@@ -322,7 +320,7 @@ class Graph:
         missing = ~torch.isin(forward, backward)
         return torch.stack([self.src[missing], self.dst[missing]])
 
-    def require_reverse_links(self, why: str = GRADIENTS) -> None:
+    def require_reverse_links(self, why: str = BOTH_WAYS) -> None:
         """Raise :class:`~hogwild.errors.AsynchronyError` unless every edge j → i has an edge i → j.
 
         Args:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import GraphError
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.kernels.native import Library, address, library
 
 LEAF = 16
@@ -73,21 +73,21 @@ class GraphPlan:
             self._free(self.handle)
 
 
-@kept
+@cached
 def plan_of(graph: Graph, native: Library, channels: int, hops: int = 2) -> GraphPlan:
     """The plan of this graph, which owns it: for matrices that couple all nodes of a star (two
     hops), or the two ends of an edge (one hop)."""
     return GraphPlan(native, graph, graph.src, graph.dst, channels=channels, hops=hops)
 
 
-@kept
+@cached
 def _pattern_plan(graph: Graph, native: Library, channels: int) -> GraphPlan:
     """The plan for blocks in the order of the graph's pattern."""
     pattern = graph.pattern
     return GraphPlan(native, graph, pattern.cols, pattern.rows, channels=channels, hops=1)
 
 
-@kept
+@cached
 def declined(graph: Graph) -> set[Hashable]:
     """The cases in which no factorisation pays on this graph: an analysis found out."""
     return set()
@@ -190,21 +190,21 @@ def _places(graph: Graph) -> Tensor:
     return torch.arange(graph.num_nodes, device=graph.batch.device) - first[graph.batch]
 
 
-@kept
+@cached
 def _is_dense(graph: Graph, channels: int, replicas: int) -> bool:
     """Whether graphs are small enough for dense matrices; waits for the device."""
     most = int(graph.sizes.max()) * channels if graph.num_graphs else 0
     return most <= DENSE_WIDTH and replicas * graph.num_graphs * most**2 <= DENSE_NUMBERS
 
 
-def pays(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> bool:
+def is_factorised(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> bool:
     """Whether matrices with the pattern of this graph are factorised; with ``force`` a
     factorisation may cost anything that fits into memory."""
     native = None if graph.src.is_cuda else library()
     if native is None:
         return _is_dense(graph, channels, replicas)
-    case = (pays, channels, force)
-    if case not in declined(graph) and not _pays(graph, native, channels, force):
+    case = (is_factorised, channels, force)
+    if case not in declined(graph) and not _is_cheaper(graph, native, channels, force):
         declined(graph).add(case)
     if case in declined(graph):
         return False
@@ -212,7 +212,7 @@ def pays(graph: Graph, channels: int, replicas: int, *, force: bool = False) -> 
     return replicas * graph.num_graphs * most <= MOST_TOTAL
 
 
-def _pays(graph: Graph, native: Library, channels: int, force: bool) -> bool:
+def _is_cheaper(graph: Graph, native: Library, channels: int, force: bool) -> bool:
     if not force and graph.num_edges > min(LARGEST * graph.num_graphs, MOST_EDGES):
         return False
     budget = math.inf if force else CG_WORK * max(graph.num_edges, graph.num_nodes)
@@ -224,7 +224,7 @@ def _pays(graph: Graph, native: Library, channels: int, force: bool) -> bool:
 
 def factor(graph: Graph, diagonal: Tensor, off: Tensor) -> Factor:
     """The factor of the matrix with these blocks, [R, k, k, N] and [R, k, k, M], in the order of
-    ``graph.pattern``; where :func:`pays`."""
+    ``graph.pattern``; where :func:`is_factorised`."""
     native = None if graph.src.is_cuda else library()
     if native is None:
         return DenseFactor(graph, diagonal, off)

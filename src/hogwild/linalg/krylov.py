@@ -8,7 +8,7 @@ iterations a graph is given up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -119,68 +119,19 @@ def cg(
     return Solution.of(x, residual, limit, iterations)
 
 
-def gmres(system: System, *, restart: int = 30, max_iter: int = 1000) -> Solution:
-    """GMRES for any nonsingular A (a fixed point's adjoint), which keeps ``restart`` vectors."""
-    graph, limit, apply, rhs = system.graph, system.limit, system.apply, system.rhs
-    tiny = torch.finfo(rhs.dtype).tiny
-    x, residual, active, iterations = system.begin()
-    r, total = rhs, 0
-    while total < max_iter and bool(active.any()):
-        m = min(restart, max_iter - total)
-        beta = residual
-        basis = rhs.new_empty(m + 1, *rhs.shape)
-        basis[0] = torch.where(graph.wide(active), r / graph.wide(beta.clamp_min(tiny)), 0.0)
-        # The Hessenberg matrix as Q R: products of Givens rotations Qᵀ, and R.
-        rotation = torch.eye(m + 1, dtype=r.dtype, device=r.device).repeat(*beta.shape, 1, 1)
-        upper = r.new_zeros(*beta.shape, m, m)
-        going, size = active, m
-        for j in range(m):
-            if idle(going, j):
-                size = j
-                break
-            w, known = apply(basis[j]), basis[: j + 1]
-            column = r.new_zeros(*beta.shape, m + 1)
-            for _ in range(2):  # Gram–Schmidt twice keeps the basis orthogonal to rounding
-                c = graph.dot(known, w)  # [j + 1, R, G]
-                w = w - (graph.wide(c) * known).sum(0)
-                column[..., : j + 1] += c.movedim(0, -1)
-            length = system.norm(w)
-            # A graph whose Krylov space is exhausted has its exact answer: zero directions.
-            exhausted = length <= 1e-14 * column.norm(dim=-1)
-            column[..., j + 1] = length.masked_fill(exhausted, 0.0)
-            column = torch.where(torch.isfinite(column), column, 0.0)
-            column = (rotation @ column.unsqueeze(-1))[..., 0]
-            a, b = column[..., j], column[..., j + 1]
-            rho = torch.hypot(a, b)
-            upper[..., : j + 1, j] = column[..., : j + 1]
-            upper[..., j, j] = torch.where(rho > 0, rho, 1.0)
-            cos, sin = (t.unsqueeze(-1) / upper[..., j, j, None] for t in (a, b))
-            cos = torch.where(rho.unsqueeze(-1) > 0, cos, 1.0)
-            one, two = rotation[..., j, :].clone(), rotation[..., j + 1, :].clone()
-            rotation[..., j, :] = cos * one + sin * two
-            rotation[..., j + 1, :] = cos * two - sin * one
-            iterations = iterations + going
-            # Its own residual decides when a graph stops; then its directions are zero, too.
-            going = going & (beta * rotation[..., j + 1, 0].abs() > limit) & ~exhausted
-            basis[j + 1] = torch.where(
-                graph.wide(going), w / graph.wide(length.clamp_min(tiny)), 0.0
-            )
-        target = (beta.unsqueeze(-1) * rotation[..., :size, 0]).unsqueeze(-1)
-        solved = torch.linalg.solve_triangular(upper[..., :size, :size], target, upper=True)
-        solved = torch.where(active[..., None], solved[..., 0], 0.0).movedim(-1, 0)  # [m, R, G]
-        x = x + (graph.wide(solved) * basis[:size]).sum(0)
-        r = system.residual(x)
-        residual = torch.where(active, system.norm(r), residual)
-        active = (residual > limit) & torch.isfinite(residual)
-        total += size
-    return Solution.of(x, residual, limit, iterations)
+def cg_transposed(system: System, transpose: LinearMap, *, max_iter: int = 1000) -> Solution:
+    r"""Conjugate gradients for :math:`A A^\top y = b`, for any nonsingular A: :math:`x = A^\top y`.
+
+    They never break down, and take the more iterations the worse A is conditioned.
+    """
+    found = cg(replace(system, apply=lambda y: system.apply(transpose(y))), max_iter=max_iter)
+    return replace(found, value=transpose(found.value))
 
 
 def bicgstab(system: System, *, max_iter: int = 1000) -> Solution:
     r"""Stabilised biconjugate gradients, for any nonsingular A.
 
-    An iteration takes two products and a fixed number of vectors, where GMRES orthogonalises
-    against all earlier vectors. It can break down: the status says on which graphs.
+    An iteration takes two products. It can break down: the status says on which graphs.
     """
     graph, limit, apply = system.graph, system.limit, system.apply
     x, norm, active, iterations = system.begin()

@@ -11,7 +11,15 @@ from torch import Tensor
 from hogwild.errors import ConfigError, require_one_of
 from hogwild.graph import Graph
 from hogwild.linalg import direct
-from hogwild.linalg.krylov import LinearMap, System, bicgstab, block_jacobi, cg, gmres, richardson
+from hogwild.linalg.krylov import (
+    LinearMap,
+    System,
+    bicgstab,
+    block_jacobi,
+    cg,
+    cg_transposed,
+    richardson,
+)
 from hogwild.linalg.operator import Hessian, NormalEquations, Posed, Tangent
 from hogwild.linalg.solution import Solution
 
@@ -69,8 +77,8 @@ class LinearSolver:
 
         The first of these that applies: the inverse in closed form; a factorisation of the normal
         equations, where the graph has small separators; plain iterations, then BiCGSTAB where these
-        are slow, then GMRES where that breaks down. The corrections of the iterative methods add
-        up, so that a residual of ``SLACK`` times the tolerance passes.
+        are slow, then conjugate gradients where that breaks down. The corrections of the iterative
+        methods add up, so that a residual of ``SLACK`` times the tolerance passes.
         """
         apply = tangent.transpose if transpose else tangent.apply
         system = System(apply, rhs, tangent.graph, rtol)
@@ -85,7 +93,8 @@ class LinearSolver:
                 x = x + direct(r)
             return Solution.of(x, norm, system.limit, torch.ones_like(norm, dtype=torch.long))
         found = richardson(system)
-        for method in (bicgstab, gmres):  # the fast one, then the sure one
+        back = tangent.apply if transpose else tangent.transpose
+        for method in (bicgstab, lambda part: cg_transposed(part, back)):  # fast, then sure
             if bool(found.converged.all()):
                 break
             found = _refined(system, found, method)
@@ -111,7 +120,7 @@ class LinearSolver:
     def factorises(self, graph: Graph, replicas: int, channels: int) -> bool:
         """Whether Hessians with the pattern of this graph are factorised."""
         force = self.kind == "direct"
-        return self.kind != "cg" and direct.pays(graph, channels, replicas, force=force)
+        return self.kind != "cg" and direct.is_factorised(graph, channels, replicas, force=force)
 
     def _factor(self, hessian: Hessian, rhs: Tensor) -> direct.Factor | None:
         """The factor of a matrix; ``None`` where Krylov methods are to be used."""

@@ -18,12 +18,12 @@ from __future__ import annotations
 import enum
 import inspect
 from abc import ABCMeta, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from torch import Tensor, nn
 
-from hogwild.errors import among
+from hogwild.errors import AsynchronyError, among
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
@@ -33,6 +33,7 @@ from hogwild.problems.base import Problem
 if TYPE_CHECKING:
     from hogwild.models.program import LayeredProblem, StackProblem
 
+Exported: TypeAlias = "tuple[dict[str, Any], dict[str, Tensor]]"
 AnyProblem: TypeAlias = "Problem | LayeredProblem | StackProblem"
 """The problem of a model: one problem, the layers of an explicit model, or a stack of problems."""
 
@@ -109,6 +110,17 @@ def _by_name(cls: Any, places: list[str], extra: Sequence[Any]) -> str:
         f"{', '.join(map(repr, extra))}, too; expected the rest by name, such as "
         f"{cls.__name__}({', '.join([*places, *pairs, *left])})"
     )
+
+
+def portable(act: Any, known: Mapping[str, Any]) -> str:
+    """The name of an activation that robots have; one of the user's own may have the same name."""
+    function = getattr(act.value, "func", act.value)  # of a leaky ReLU with its slope
+    if act.name not in known or known[act.name].value is not function:
+        raise AsynchronyError(
+            f"act={act.name!r} is an activation of your own, which a robot does not have; expected "
+            f"one of {', '.join(known)}"
+        )
+    return str(act.name)
 
 
 def keywords(cls: type, top: type) -> set[str]:
@@ -227,6 +239,15 @@ class Conv(GraphModule):
     def out_channels(self) -> int:
         """Width of the embeddings."""
         return self.hidden_channels
+
+    def exported(self) -> Exported:
+        """What a node without torch is told of the layer: a configuration, and tensors that are not
+        in the ``state_dict``."""
+        raise AsynchronyError(
+            f"a {type(self).__name__} cannot run without torch; expected a SoftEnergyConv, "
+            f"EnergyConv, GSDConv, IGNNConv or EIGNNConv (a model of one layer, num_layers=1), or "
+            f"the layers of a GCN"
+        )
 
     def reset_parameters(self) -> None:
         """Draw fresh parameters: those of all parts."""

@@ -50,18 +50,19 @@ import torch
 from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_widths
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Tangent
-from hogwild.models.base import Kind
+from hogwild.models.base import Exported, Kind, portable
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
 from hogwild.nn.activations import Nonexpansive, nonexpansive
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import gather, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.semismooth import SemismoothNewton
+from hogwild_node.activations import NONEXPANSIVE
 from hogwild_node.problems import Contraction as LocalContraction
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, OnGraph, over
 
@@ -98,7 +99,7 @@ def adjacency(graph: Graph, weight: Tensor | None, dtype: torch.dtype) -> Adjace
     return renormalised(graph, weight.to(torch.float64)).map(lambda x: x.to(dtype))
 
 
-@kept
+@cached
 def _unweighted(graph: Graph, dtype: torch.dtype) -> Adjacency:
     ones = torch.ones(graph.num_edges, dtype=torch.float64, device=graph.src.device)
     return adjacency(graph, ones, dtype)
@@ -255,6 +256,10 @@ class ContractionConv(ImplicitConv):
         """Largest entry of a fresh parameter."""
         return 1.0 / math.sqrt(self.hidden_channels)
 
+    def exported(self) -> Exported:
+        act = portable(self.act, NONEXPANSIVE)
+        return {"kind": "contraction", "act": act}, {"matrix": self.matrix}
+
     def problem(self, inputs: Inputs) -> Contraction:
         """The fixed point of these inputs, attached to the autograd graph."""
         graph, x, _, _, weight = self.fields(inputs)
@@ -312,6 +317,11 @@ class IGNNConv(ContractionConv):
         widths = (*require_widths("widths", widths), hidden_channels)
         self.encoder = MLP(in_channels, widths, replicas=self.replicas)
         self.reset_parameters()
+
+    def exported(self) -> Exported:
+        config, tensors = super().exported()
+        slope = getattr(self.act.value, "keywords", {}).get("negative_slope", 0.0)
+        return config | {"negative_slope": slope}, tensors
 
     def _matrix(self, weight: Tensor) -> Tensor:
         # Rows w = κ v / (1 + ‖v‖₁⁴)^¼ have ‖w‖₁ ≤ κ for every v.

@@ -15,15 +15,16 @@ from torch import Tensor, nn
 
 from hogwild.errors import ConfigError, require_all_positive, require_one_of, require_widths
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Kind
+from hogwild.models.base import Exported, Kind, portable
 from hogwild.models.contraction import renormalised
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import Checked, ImplicitConv, Solving
 from hogwild.models.validation import opaque
 from hogwild.nn.activations import Activation
 from hogwild.nn.attention import NeighbourhoodAttention, attend
-from hogwild.nn.picnn import PICNN
+from hogwild.nn.networks import PICNN
 from hogwild.problems.energy import Design, EnergyProblem
+from hogwild_node.activations import ACTIVATIONS
 
 GAINS = {"edge": 0.06, "node": 0.25}
 """Initial slopes of networks in their monotone inputs, the messages: small enough that a fresh
@@ -239,6 +240,13 @@ class EnergyConv(ImplicitConv):
             weight = alpha if weight is None else alpha * weight
         return weight, loop_weight
 
+    def exported(self) -> Exported:
+        net = self.networks[2]  # all networks have one activation and one kind of gate
+        act = portable(net.act, ACTIVATIONS)
+        config = {"kind": "energy", "act": act, "gate": net.gate, "beta": self.beta}
+        options = ("message", "message_channels", "heads", "concat", "aggr", "normalize")
+        return config | {name: getattr(self, name) for name in options}, {}
+
     @opaque
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` [N, k] or [R, N, k] on every graph, [G] or [R, G].
@@ -255,5 +263,5 @@ class EnergyGNN(ImplicitGNN):
 
     def energy(self, h: Tensor, inputs: Inputs) -> Tensor:
         """The energy of embeddings ``h`` on every graph: :meth:`EnergyConv.energy`."""
-        found: Tensor = self._only("energy").energy(h, self.features(self.accept(inputs)))
+        found: Tensor = self._only("energy").energy(h, self.encoded(inputs))
         return found

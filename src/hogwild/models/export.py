@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,12 @@ from torch import Tensor, nn
 from hogwild.errors import AsynchronyError, ConfigError
 from hogwild.files import write_atomically
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Conv
-from hogwild.models.contraction import ContractionConv, IGNNConv
-from hogwild.models.energy import EnergyConv
 from hogwild.models.gnn import ConvGNN
-from hogwild.models.gsd import GSDConv
-from hogwild.models.layered import Layers, activation, layers_of
-from hogwild.models.soft import SoftEnergyConv
-from hogwild.models.stars import normalises
 from hogwild.models.validation import evaluating
 from hogwild.models.wrapped import check_model
-from hogwild.nn.picnn import PICNN
 from hogwild.ops import as_field
 from hogwild.problems.base import Objective
 from hogwild_node import c99, model_file
-from hogwild_node.activations import ACTIVATIONS, NONEXPANSIVE, identity, leaky_relu, tanh
 from hogwild_node.errors import NodeError
 from hogwild_node.model import LEAST
 from hogwild_node.model_file import ModelFile
@@ -109,9 +98,9 @@ def described(model: ConvGNN, replica: int | None = None) -> tuple[dict[str, Any
     tensors = {
         name: numbers(t)
         for name, t in model.state_dict().items()
-        if not name.startswith("conv.coupling.")  # of soft energies; the facts have what follows
+        if not name.startswith("conv.coupling.")  # of soft energies, which export what follows
     }
-    about, more = facts(model.conv)
+    about, more = model.conv.exported()
     sizes = {
         "in_channels": model.in_channels,
         "hidden_channels": model.conv.hidden_channels,
@@ -142,83 +131,6 @@ def tolerances(model: ConvGNN, data: Any, replica: int | None = None) -> dict[st
         name: max(low, noise * float(torch.finfo(getattr(torch, name)).eps))
         for name, low in LEAST.items()
     }
-
-
-@singledispatch
-def facts(conv: Conv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The configuration of a convolution, and tensors that are not in its ``state_dict``."""
-    raise AsynchronyError(
-        f"a {type(conv).__name__} cannot run without torch; expected a SoftEnergyConv, EnergyConv, "
-        f"GSDConv, IGNNConv or EIGNNConv (a model of one layer, num_layers=1), or the layers of a "
-        f"GCN"
-    )
-
-
-def _known(act: Any, known: Mapping[str, Any]) -> str:
-    """The name of an activation that robots have; one of the user's own may have the same name."""
-    function = getattr(act.value, "func", act.value)  # of a leaky ReLU with its slope
-    if act.name not in known or known[act.name].value is not function:
-        raise AsynchronyError(
-            f"act={act.name!r} is an activation of your own, which a robot does not have; expected "
-            f"one of {', '.join(known)}"
-        )
-    return act.name
-
-
-@facts.register
-def _energy(conv: EnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    net = conv.update_nets[0]
-    assert isinstance(net, PICNN)  # all networks have one activation and one kind of gate
-    act = _known(net.act, ACTIVATIONS)
-    config = {"kind": "energy", "act": act, "gate": net.gate, "beta": conv.beta}
-    options = ("message", "message_channels", "heads", "concat", "aggr", "normalize")
-    return config | {name: getattr(conv, name) for name in options}, {}
-
-
-@facts.register
-def _denoising(conv: GSDConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    return {"kind": "denoising", "gamma": conv.gamma, "beta": conv.beta}, {}
-
-
-@facts.register
-def _soft(conv: SoftEnergyConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if conv.heads is not None:
-        raise AsynchronyError(
-            f"heads={conv.heads}: the scale of an edge depends on the attention of the sender's "
-            f"neighbours, and a node hears the features of its own neighbours only; expected "
-            f"heads=None"
-        )
-    config = {
-        "kind": "soft", "aggr": conv.aggr, "max_degree": conv.max_degree, "beta": conv.beta,
-        "residual": conv.residual, "condition": conv.condition,
-    }  # fmt: skip
-    terms = conv.terms(torch.float64)
-    single = conv.replicas is None
-    return config, {f"conv.{name}": t[0] if single else t for name, t in terms.items()}
-
-
-@facts.register
-def _contraction(conv: ContractionConv) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    act, options = _known(conv.act, NONEXPANSIVE), {}
-    if isinstance(conv, IGNNConv):
-        slope = getattr(conv.act.value, "keywords", {}).get("negative_slope", 0.0)
-        options = {"negative_slope": slope}
-    return {"kind": "contraction", "act": act, **options}, {"matrix": conv.matrix}
-
-
-@facts.register
-def _layers(conv: Layers) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    layers = layers_of(conv.layers)
-    acts, convs = {activation(layer) for layer in layers}, [layer.conv for layer in layers]
-    known: dict[Any, str] = {identity: "identity", leaky_relu: "relu", tanh: "tanh"}
-    plain = all(normalises(c) and c.add_self_loops and not c.improved for c in convs)
-    if not plain or len(acts) != 1 or not acts <= known.keys():
-        raise AsynchronyError(
-            "the layers are not those of a plain GCN (GCNConv with its default normalisation, one "
-            "activation for all layers, no norm), and only these run without torch; expected "
-            "hogwild.GCN, or an EnergyGNN"
-        )
-    return {"kind": "gcn", "act": known[acts.pop()], "num_layers": conv.num_layers}, {}
 
 
 __all__ = ["export"]

@@ -40,20 +40,20 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, require_widths
-from hogwild.graph import Graph, kept
+from hogwild.graph import Graph, cached
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.operator import Hessian
-from hogwild.models.base import Kind
+from hogwild.models.base import Exported, Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import gather, scatter
 from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.problems import GSD
 from hogwild_node.tree import EDGES, FIXED, NODES, SHARED, over
 
 
-@kept
+@cached
 def _links(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """All M ordered pairs of different nodes that an edge joins in either direction.
 
@@ -307,6 +307,9 @@ class GSDConv(ImplicitConv):
         graph, x, _, _, weight = self.fields(inputs)
         weight = x.new_ones(graph.num_edges) if weight is None else weight
         return GSDProblem.of(graph, self.gamma, self.beta, self.encode(self.encoder, x), weight)
+
+    def exported(self) -> Exported:
+        return {"kind": "denoising", "gamma": self.gamma, "beta": self.beta}, {}
 
 
 class GSDGNN(ImplicitGNN):

@@ -22,17 +22,17 @@ from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.nn.resolver import activation_resolver, normalization_resolver
 
-from hogwild.errors import ConfigError, require_all_positive, require_positive
+from hogwild.errors import AsynchronyError, ConfigError, require_all_positive, require_positive
 from hogwild.graph.inputs import Inputs
 from hogwild.linalg.solution import Solution
-from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
+from hogwild.models.base import Conv, Exported, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.program import Fields, LayeredProblem, Program
 from hogwild.models.readout import Readout
 from hogwild.models.stars import normalises, without_normalisation
 from hogwild.models.trial import layered
 from hogwild.nn import replicas as ensemble
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild_node.activations import identity, leaky_relu, tanh
 from hogwild_node.problems import GCN as GCNNode
 from hogwild_node.problems import GCNLayer, LocalLayers
@@ -309,23 +309,24 @@ class Layers(Conv):
         return h, Fields.of(inputs, graph, h[0])
 
     def embed(self, inputs: Inputs, h0: Tensor | None = None) -> Solution:
-        """The embeddings after the last layer; the diagnostics report ``depth`` iterations."""
-        h, fields = self._embed(inputs, h0)
-        return Solution.exact(h, fields.graph.num_graphs, self.num_layers)
+        """The embeddings after the last layer; the diagnostics report ``num_layers`` iterations."""
+        inputs = Inputs.of(inputs)
+        return Solution.exact(self.predict(inputs, h0), inputs.num_graphs, self.num_layers)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """The embeddings without diagnostics, so that ``torch.compile`` sees plain layers."""
-        return self._embed(inputs, h0)[0]
-
-    def _embed(self, inputs: Inputs, h0: Tensor | None) -> tuple[Tensor, Fields]:
         if h0 is not None:
             raise ConfigError(
                 "h0 was given to an explicit model, which has no solve to start; expected h0=None"
             )
-        h, fields = self._encode(inputs)
+        return self._run(self.layers, *self._encode(inputs))
+
+    def _run(self, part: nn.Module, x: Tensor, fields: Fields) -> Tensor:
+        """A layer, or all of them, of all replicas: [(R,) n, k] → [(R,) n, k]."""
         if self.replicas is None:
-            return self.layers(h, fields), fields
-        return ensemble.apply(self.layers, lambda h: self.layers(h, fields), h), fields
+            out: Tensor = part(x, fields)
+            return out
+        return ensemble.apply(part, lambda x: part(x, fields), x)
 
     def problem(self, inputs: Inputs) -> LayeredProblem:
         """The layers, one node at a time.
@@ -337,15 +338,26 @@ class Layers(Conv):
         single = self.layers if self.replicas is None else ensemble.replica(self.layers, 0)
         program = Program(self.label, single, Layer, _call, layer=self._layer, node=self._node)
         encoded = h if self.replicas is not None else h.unsqueeze(0)
-        return layered(fields.graph, program, fields, encoded.mT)
+        return layered(program, fields, encoded.mT)
 
     def _layer(self, index: int, x: Tensor, fields: Fields) -> Tensor:
         """One layer of all replicas: [R, n, k] → [R, n, k], where R = 1 without replicas."""
-        layer = self.layers[index]
-        if self.replicas is None:
-            return layer(x[0], fields).unsqueeze(0)
-        out: Tensor = ensemble.apply(layer, lambda x: layer(x, fields), x)
-        return out
+        x = x if self.replicas is not None else x[0]
+        out = self._run(self.layers[index], x, fields)
+        return out if self.replicas is not None else out.unsqueeze(0)
+
+    def exported(self) -> Exported:
+        layers = layers_of(self.layers)
+        acts, convs = {activation(layer) for layer in layers}, [layer.conv for layer in layers]
+        known: dict[Any, str] = {identity: "identity", leaky_relu: "relu", tanh: "tanh"}
+        plain = all(normalises(c) and c.add_self_loops and not c.improved for c in convs)
+        if not plain or len(acts) != 1 or not acts <= known.keys():
+            raise AsynchronyError(
+                "the layers are not those of a plain GCN (GCNConv with its default normalisation, "
+                "one activation for all layers, no norm), and only these run without torch; "
+                "expected hogwild.GCN, or an EnergyGNN"
+            )
+        return {"kind": "gcn", "act": known[acts.pop()], "num_layers": self.num_layers}, {}
 
     def _node(self, problem: LayeredProblem) -> LocalLayers | None:
         return gcn_node(layers_of(self.layers), problem)
@@ -390,10 +402,6 @@ class LayeredGNN(ConvGNN):
         refuse_unknown(cls, kwargs, keywords(cls, ConvGNN) | keywords(Layers, Conv))
         conv = Layers(layers, in_channels, **kwargs)
         super().__init__(conv, readout, out_channels=out_channels, pool=pool)
-
-    def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
-        inputs = self.accept(inputs)
-        return self.read(self.conv.predict(self.encoded(inputs), h0), inputs)
 
 
 class GCN(LayeredGNN):

@@ -60,9 +60,7 @@ class Program:
         name: Its name in errors.
         model: The module; with replicas, that of the first.
         levels: The type of its levels.
-        call: Called as ``call(model, fields)``; runs the forward.
-        finish: Called as ``finish(out, fields)``; predictions from the output of the forward.
-            ``None``: it is their tensor.
+        call: Called as ``call(model, fields)``; runs the forward and returns predictions.
         layer: Of a *chain*, in which every level reads the result of the level below and nothing
             else: called as ``layer(index, x, fields)``, one level of all replicas, [R, n, k] →
             [R, n, k].
@@ -72,8 +70,7 @@ class Program:
     name: str
     model: nn.Module
     levels: type[nn.Module]
-    call: Callable[[Any, Fields], Any]
-    finish: Callable[[Any, Fields], Tensor] | None = None
+    call: Callable[[Any, Fields], Tensor]
     layer: Callable[[int, Tensor, Fields], Tensor] | None = None
     node: Callable[[LayeredProblem], LocalLayers | None] | None = None
 
@@ -129,9 +126,9 @@ def tapped(program: Program, take: Callable[[Call], Any]) -> Iterator[None]:
 
     Caches of convolutions (``cached=True``) are disabled, because the convolutions run on parts of
     the graph. Compiled modules run uncompiled, because calls inside compiled code cannot be
-    intercepted.
+    intercepted. Calls by other threads run as they were written.
     """
-    count, inside = 0, False
+    count, inside, thread = 0, False, threading.get_ident()
 
     def replacement(path: str, level: nn.Module) -> Callable[..., Any]:
         own = level.forward
@@ -139,7 +136,7 @@ def tapped(program: Program, take: Callable[[Call], Any]) -> Iterator[None]:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             nonlocal count, inside
-            if inside:
+            if inside or threading.get_ident() != thread:
                 return own(*args, **kwargs)
             bound = signature.bind(*args, **kwargs)
             call = Call(count, named(path, level), level, own, bound)
@@ -253,7 +250,7 @@ class Recorded:
 
         try:
             with tapped(program, take):
-                out = program.call(program.model, fields)
+                found.out = program.call(program.model, fields)
         except _Enough:
             return found
         if not found.z:
@@ -262,7 +259,6 @@ class Recorded:
             )
         if like is not None and len(found.z) < len(like.z):
             raise Differs(f"it makes fewer than {len(like.z)} calls of convolutions")
-        found.out = out if program.finish is None else program.finish(out, fields)
         return found
 
     @property
@@ -285,7 +281,6 @@ class LayeredProblem(LocalLayers):
     ``encoded``.
 
     Attributes:
-        graph: The graph.
         program: The program.
         fields: The data.
         recorded: The calls on the whole graph; with replicas, those of the first.
@@ -293,12 +288,15 @@ class LayeredProblem(LocalLayers):
         surrounded: Whether leaves need the edges of the nodes that they stand for.
     """
 
-    graph: Graph
     program: Program
     fields: Fields
     recorded: Recorded
     encoded: Tensor | None = None
     surrounded: bool = False
+
+    @property
+    def graph(self) -> Graph:
+        return self.fields.graph
 
     @property
     def replicas(self) -> int:

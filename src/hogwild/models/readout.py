@@ -17,7 +17,7 @@ from hogwild.errors import (
 )
 from hogwild.models.base import Called
 from hogwild.nn import norm as norms
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 
 POOLS: dict[str, Callable[[Tensor, Tensor | None, int | None], Tensor]] = {
     "mean": global_mean_pool, "add": global_add_pool, "sum": global_add_pool,

@@ -33,13 +33,13 @@ import torch
 from torch import Tensor
 
 from hogwild.errors import ConfigError, require_all_positive, require_widths
-from hogwild.graph import Graph, Star, kept
+from hogwild.graph import Graph, Star, cached
 from hogwild.graph.inputs import Inputs
 from hogwild.models.base import Kind
 from hogwild.models.gnn import ImplicitGNN
 from hogwild.models.implicit import ImplicitConv, Solving
-from hogwild.nn.mlp import MLP
-from hogwild.ops import distinct, gather, mtm, scatter
+from hogwild.nn.networks import MLP
+from hogwild.ops import distinct, gather, scatter
 from hogwild.problems.base import FixedPoint
 from hogwild_node.local import LocalMap
 from hogwild_node.networks import Slot, read
@@ -70,27 +70,10 @@ class TanhMap(OnGraph):
 
     def __call__(self, y: Tensor, given: Tensor | None = None) -> Tensor:
         """[R, c, n] -> [R, out, n]; ``given`` replaces ``self.given`` for some of the n."""
-        return self._run(y, given)[-1]
-
-    def _run(self, y: Tensor, given: Tensor | None) -> list[Tensor]:
-        """Values of all layers."""
         a = torch.matmul(self.first, y) + (self.given if given is None else given)
-        values = []
         for weight, bias in self.rest:
-            values.append(torch.tanh(a))
-            a = torch.matmul(weight, values[-1]) + bias
-        return [*values, torch.tanh(a) if self.squash else a]
-
-    def jacobian(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        r"""The value [R, out, n] and :math:`\partial / \partial y` [R, out, c, n]."""
-        *hidden, out = self._run(y, None)
-        j = self.first.unsqueeze(-1)
-        for z, (weight, _) in zip(hidden, self.rest, strict=True):
-            j = (1.0 - z * z).unsqueeze(2) * j  # [R, a, c, n]
-            j = torch.matmul(weight, j.flatten(2)).unflatten(2, j.shape[2:])
-        if self.squash:
-            j = (1.0 - out * out).unsqueeze(2) * j
-        return out, j.expand(*out.shape[:2], y.size(1), out.size(-1))
+            a = torch.matmul(weight, torch.tanh(a)) + bias
+        return torch.tanh(a) if self.squash else a
 
 
 class TanhMLP(MLP):
@@ -140,7 +123,7 @@ class TanhMLP(MLP):
         return out
 
 
-@kept
+@cached
 def _pairs(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """The distinct (receiver, sender) pairs. Returns the index of the pair of every node with
     itself, then of every edge, [N + E], and the two ends of every pair, [M] each."""
@@ -179,18 +162,18 @@ class ScarselliProblem(FixedPoint, LocalMap):
         [R, k, k, M] of the distinct (receiver, sender) pairs, with receivers as rows, and the two
         ends of every pair [M]. Parallel edges share a block, and a self-loop is part of the block
         of its node."""
-        graph, n, k = self.graph, self.graph.num_nodes, self.channels
-        ends = torch.cat([gather(h, graph.dst), gather(h, graph.src)], 1)
-        sent, slope = self.message.jacobian(ends)  # [R, c, E], [R, c, 2k, E]
-        if self.weight is not None:
-            sent, slope = self.weight * sent, self.weight * slope
-        c = sent.size(1)
-        _, out = self.transition.jacobian(torch.cat([scatter(sent, graph.dst, n), h], 1))
-        through, direct = out[:, :, :c].transpose(1, 2), out[:, :, c:]  # [R, c, k, N], [R, k, k, N]
-        here, along = scatter(slope[:, :, :k], graph.dst, n), gather(through, graph.dst)
-        number, rows, cols = _pairs(graph)
-        both = torch.cat([direct + mtm(through, here), mtm(along, slope[:, :, k:])], -1)
-        return scatter(both, number, rows.numel()), rows, cols
+        graph, recorded = self.graph, torch.is_grad_enabled()
+        with torch.enable_grad():
+            h = h if h.requires_grad else h.detach().requires_grad_()
+            own, heard = h.clone(), gather(h, graph.src)
+            out = self.update(own, heard, graph.everyone)
+            rows = [
+                torch.autograd.grad(c.sum(), (own, heard), retain_graph=True, create_graph=recorded)
+                for c in out.unbind(1)
+            ]
+        number, receivers, senders = _pairs(graph)
+        both = torch.stack([torch.cat(row, -1) for row in rows], 1)  # [R, k, k, N + E]
+        return scatter(both, number, receivers.numel()), receivers, senders
 
     def columns(self, h: Tensor) -> Tensor:
         """Sums of the absolute values of every column of the Jacobian at h, [R, k, N]."""
@@ -319,6 +302,5 @@ class ScarselliGNN(ImplicitGNN):
 
     def penalty(self, h: Tensor, inputs: Inputs, *, target: float = 0.9) -> Tensor:
         """The penalty of every graph: :meth:`ScarselliConv.penalty`."""
-        features, layer = self.features(self.accept(inputs)), self._only("map")
-        found: Tensor = layer.penalty(h, features, target=target)
+        found: Tensor = self._only("map").penalty(h, self.encoded(inputs), target=target)
         return found

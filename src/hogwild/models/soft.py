@@ -44,14 +44,12 @@ from hogwild.errors import (
 )
 from hogwild.graph import Graph
 from hogwild.graph.inputs import Inputs
-from hogwild.models.base import Conv, Kind, keywords, refuse_unknown
-from hogwild.models.features import Features
-from hogwild.models.gnn import ConvGNN
-from hogwild.models.implicit import ImplicitConv, Solving
+from hogwild.models.base import Conv, Exported, Kind, keywords, refuse_unknown
+from hogwild.models.gnn import ConvGNN, Features
+from hogwild.models.implicit import ImplicitConv, Solving, Stack
 from hogwild.models.readout import Readout
-from hogwild.models.stack import Stack
 from hogwild.nn import norm as norms
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP
 from hogwild.ops import gather
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver
@@ -327,6 +325,18 @@ class SoftEnergyConv(ImplicitConv):
         found: Tensor = part().to(dtype)
         return found if self.replicas is not None else found.unsqueeze(0)
 
+    def exported(self) -> Exported:
+        if self.heads is not None:
+            raise AsynchronyError(
+                f"heads={self.heads}: the scale of an edge depends on the attention of the "
+                f"sender's neighbours, and a node hears the features of its own neighbours only; "
+                f"expected heads=None"
+            )
+        options = ("aggr", "max_degree", "beta", "residual", "condition")
+        config = {"kind": "soft"} | {name: getattr(self, name) for name in options}
+        terms, single = self.terms(torch.float64), self.replicas is None
+        return config, {f"conv.{name}": t[0] if single else t for name, t in terms.items()}
+
     def require_level(self) -> None:
         if self.heads is not None:
             raise AsynchronyError(
@@ -378,7 +388,8 @@ class SoftEnergyGNN(ConvGNN):
     ones. Anchors and edge biases of all layers read nothing else of the features.
 
     Args:
-        in_channels: Width of the node features.
+        in_channels: Width of the node features; −1: that of the first features. Parameters that
+            depend on it are made at the first call, as in PyG.
         hidden_channels: Width k of the embeddings.
         out_channels: Width of the predictions.
         num_layers: Number of layers. Layers above the first read [x ‖ embeddings of the layer

@@ -21,7 +21,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from hogwild.graph import Graph, Star, kept
+from hogwild.graph import Graph, Star, cached
 from hogwild.graph.inputs import Inputs
 
 
@@ -97,7 +97,7 @@ def _numbers(at: Star, graph: Graph) -> tuple[Tensor, Tensor]:
     return nodes, edges
 
 
-@kept
+@cached
 def _reversed(graph: Graph) -> Graph:
     """The graph with all edges reversed; edges keep their indices."""
     return Graph(graph.dst, graph.src, graph.batch, graph.num_nodes, graph.num_graphs)
@@ -204,7 +204,7 @@ def normalised(
     return index, weight
 
 
-@kept
+@cached
 def unweighted(
     graph: Graph, improved: bool, loops: bool, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:

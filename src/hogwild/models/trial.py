@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch_geometric.nn import MessagePassing
 
 from hogwild.errors import AsynchronyError
-from hogwild.graph import Graph, Star
+from hogwild.graph import Star
 from hogwild.models.program import (
     Differs,
     Fields,
@@ -45,13 +44,12 @@ _EXPECTED = (
 _LOCAL = (
     "Expected convolutions of one hop (several convolutions for several hops) and norms of single "
     "nodes, such as torch.nn.LayerNorm, LayerNorm(mode='node') or BatchNorm. Pass information "
-    "about the whole graph as features of nodes or edges"
+    "about the whole graph as features of nodes or edges. A node hears the senders of the edges "
+    "into it: in place of flow='target_to_source', flip edge_index"
 )
 
 
-def layered(
-    graph: Graph, program: Program, fields: Fields, encoded: Tensor | None = None
-) -> LayeredProblem:
+def layered(program: Program, fields: Fields, encoded: Tensor | None = None) -> LayeredProblem:
     """The levels of a program, one node at a time. With replicas the first one is tested.
 
     Raises:
@@ -65,7 +63,7 @@ def layered(
         )
     with torch.no_grad():
         mine = replace(fields, _kept={})  # what is kept here is detached
-        problem = LayeredProblem(graph, program, mine, Recorded.of(program, mine), encoded)
+        problem = LayeredProblem(program, mine, Recorded.of(program, mine), encoded)
         _Trial(problem).run()
     return replace(problem, fields=fields)
 
@@ -252,20 +250,9 @@ class _Trial:
             if result:
                 return AsynchronyError(
                     f"{call} looks beyond a node and the neighbours it hears: evaluated on a node "
-                    f"and its neighbours alone it differs by {result:.1e}. {self._flow()}{_LOCAL}"
+                    f"and its neighbours alone it differs by {result:.1e}. {_LOCAL}"
                 )
         return None
-
-    def _flow(self) -> str:
-        """What to do about convolutions that read the other ends of edges."""
-        convs = [m for m in self.program.model.modules() if isinstance(m, MessagePassing)]
-        flows = {conv.flow for conv in convs} - {"source_to_target"}
-        if not flows:
-            return ""
-        return (
-            f"With flow={flows.pop()!r} a node reads the receivers of its edges, but it hears the "
-            f"senders of the edges into it: flip edge_index instead. "
-        )
 
     def _unable(self, what: str, cause: Exception) -> AsynchronyError:
         """The error about a forward that cannot run on stars."""

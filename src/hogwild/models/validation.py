@@ -25,8 +25,8 @@ from hogwild.errors import (
     InputError,
     UnsupportedError,
 )
+from hogwild.graph.cached import Recent
 from hogwild.graph.inputs import SPARSE, Inputs, graphs_of
-from hogwild.graph.kept import Recent
 from hogwild.linalg.solution import unreadable
 from hogwild.ops import all_finite
 
@@ -119,11 +119,12 @@ def in_precision_of(module: nn.Module, inputs: Inputs) -> Inputs:
 def check_inputs(inputs: Inputs, conv: Conv, in_channels: int | None = None) -> None:
     """Raise if the inputs do not fit the convolution. Values are only checked with
     ``conv.validate``, because these checks synchronise with the device. ``in_channels`` is the
-    width of features that are not encoded yet."""
+    width of features that are not encoded yet; −1: any width."""
     x: Any = inputs.x  # the caller may have given any type
     edge_index: Any = inputs.edge_index
     width = conv.in_channels if in_channels is None else in_channels
-    _require_tensors(x, edge_index, width)
+    shown = "in_channels" if width == -1 else width
+    _require_tensors(x, edge_index, shown)
     features = {"x": x}
     if inputs.edge_attr is not None:
         features["edge_attr"] = inputs.edge_attr
@@ -158,10 +159,10 @@ def check_inputs(inputs: Inputs, conv: Conv, in_channels: int | None = None) -> 
                 f"move the data or the model with .to(...)"
             )
     lead = x.shape[:-2]
-    if x.dim() < 2 or width != x.size(-1) or lead not in ((), (conv.replicas,)):
-        shapes = f"[num_nodes, {width}]"
+    if x.dim() < 2 or width not in (-1, x.size(-1)) or lead not in ((), (conv.replicas,)):
+        shapes = f"[num_nodes, {shown}]"
         if conv.replicas is not None:
-            shapes += f" or [{conv.replicas}, num_nodes, {width}]"
+            shapes += f" or [{conv.replicas}, num_nodes, {shown}]"
         column = ": a single feature is a column, x.unsqueeze(1)" * (x.dim() == 1)
         raise FeatureError(f"x has shape {tuple(x.shape)}; expected {shapes}{column}")
     _check_edge_shapes(inputs, conv)
@@ -178,7 +179,7 @@ def check_inputs(inputs: Inputs, conv: Conv, in_channels: int | None = None) -> 
             )
 
 
-def _require_tensors(x: object, edge_index: object, in_channels: int) -> None:
+def _require_tensors(x: object, edge_index: object, in_channels: int | str) -> None:
     """Raise if the caller gave one object in place of two tensors."""
     if isinstance(x, Tensor) and edge_index is not None:
         return

@@ -225,13 +225,11 @@ class WrappedGNN(Model):
     @property
     def program(self) -> Program:
         """The forward, whose levels are its convolutions."""
-        name = f"{self.name}.forward"
-        return Program(name, self.model, MessagePassing, self.signature.call, self.finish)
+        return Program(f"{self.name}.forward", self.model, MessagePassing, self._call)
 
     def predict(self, inputs: Inputs, h0: Tensor | None = None) -> Tensor:
         """Predictions of the user's forward: [N, out] for nodes, or [G, out] for graphs."""
-        fields = self._fields(inputs)
-        return self.finish(self.signature.call(self.model, fields), fields)
+        return self._call(self.model, self._fields(inputs))
 
     def read(self, h: Tensor, inputs: Inputs) -> Tensor:
         """Predictions [N, out] or [G, out] of the user's forward, with the results ``h``
@@ -240,8 +238,9 @@ class WrappedGNN(Model):
         found = Recorded.of(self.program, fields)
         return Recorded.of(self.program, fields, found, h.split(found.results, 1)).out
 
-    def finish(self, out: Any, fields: Fields) -> Tensor:
-        """Predictions [rows, out] from the output of the user's forward."""
+    def _call(self, model: nn.Module, fields: Fields) -> Tensor:
+        """Predictions [rows, out] of the user's forward, followed by the head."""
+        out = self.signature.call(model, fields)
         out = out if self.head is None else self.head(out, fields.nodes["batch"])
         if not isinstance(out, Tensor) or out.dim() not in (1, 2):
             what = f"a tensor {list(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
@@ -275,8 +274,7 @@ class WrappedGNN(Model):
         inputs = Inputs.of(inputs)
         require_finite("x", inputs.x)
         require_finite("edge_attr", inputs.edge_attr)
-        fields = self._fields(inputs)
-        return layered(fields.graph, self.program, fields)
+        return layered(self.program, self._fields(inputs))
 
 
 def _convolves(model: nn.Module) -> bool:

@@ -2,9 +2,8 @@
 
 from hogwild.nn.activations import SOFTPLUS, SQUAREPLUS, Activation, Nonexpansive, leaky_relu
 from hogwild.nn.attention import NeighbourhoodAttention
-from hogwild.nn.mlp import MLP
+from hogwild.nn.networks import MLP, PICNN
 from hogwild.nn.norm import BatchNorm, LayerNorm
-from hogwild.nn.picnn import PICNN
 from hogwild.nn.standardize import Standardize
 
 __all__ = [

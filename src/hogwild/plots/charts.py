@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from hogwild.analysis.sweep import VALUES, Sweep
 from hogwild.errors import ConfigError
 from hogwild.plots.courses import panels
 from hogwild.plots.style import BLUE, DASHED, INK, figure, need, per_cent
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from hogwild.analysis.robustness import Robustness
 
-
 BINS = 41
 """A histogram has about so many bins."""
+LITTLE = 0.01
+"""The colour scale of a sweep covers at least this share: smaller differences should not show."""
 
 # -- predictions -----------------------------------------------------------------------------------
 
@@ -156,43 +157,25 @@ def _diagonal(ax: Axes, result: Robustness) -> None:
 # -- heat maps -------------------------------------------------------------------------------------
 
 
-def heatmap(
-    values: Tensor | np.ndarray,
-    *,
-    rows: Sequence[object],
-    columns: Sequence[object],
-    row_label: str = "",
-    column_label: str = "",
-    label: str = "",
-    titles: Sequence[str] | None = None,
-    heading: str = "",
-    percent: bool = False,
-    span: float = 0.0,
-    path: str | Path | None = None,
-) -> Figure:
-    """A table of numbers in colours, or several on one scale.
+def heatmap(sweep: Sweep, value: str | None = None, path: str | Path | None = None) -> Figure:
+    """A table over S and D for every rate of loss, in colours of one scale. ``value`` is as in
+    :meth:`Sweep.grid <hogwild.analysis.sweep.Sweep.grid>`.
 
-    Args:
-        values: [rows, columns] or [tables, rows, columns].
-        rows: Names of the rows.
-        columns: Names of the columns.
-        row_label: What the rows are.
-        column_label: What the columns are.
-        label: What the numbers are.
-        titles: A title for each table.
-        heading: A heading above all tables.
-        percent: Show the numbers in per cent.
-        span: The least range of the colours, so that numbers as small as rounding look like zero.
-        path: Where to save the picture.
+    The scale covers at least a hundredth (of the largest prediction, of all items, or of the
+    synchronous performance) and at least a hundred times the tolerance, so that numbers as small as
+    rounding look like zero.
     """
-    tables = np.asarray(values.cpu() if isinstance(values, Tensor) else values, dtype=float)
-    tables = tables[None] if tables.ndim == 2 else tables
-    if tables.ndim != 3 or tables.shape[1:] != (len(rows), len(columns)):
-        raise ConfigError(
-            f"values have shape {list(np.shape(values))}; expected "
-            f"[{len(rows)}, {len(columns)}], one row and column for each name, or a stack of these"
-        )
-    count = len(tables)
+    value, head = sweep.check_value(value), sweep.first
+    metric = head.metric if value == "decrease" else None
+    percent, span = value == "converged", 1.0
+    little = max(LITTLE, 100 * head.run.tol)
+    if metric is not None and not metric.percent:
+        assert head.synchronous is not None
+        largest = little * float(head.prediction.abs().max())
+        span = little * max(float(head.synchronous.abs().mean()), largest)
+    elif metric is not None or value in ("spread", "distance"):
+        percent, span = metric is not None, little
+    tables, rows, columns = sweep.grid(value).numpy(), sweep.staggers, sweep.delays
     finite = tables[np.isfinite(tables)]
     low, high = (min(finite.min(), 0.0), finite.max()) if finite.size else (0.0, 1.0)
     high = max(high, span) if max(high, span) > low else low + 1.0
@@ -200,32 +183,31 @@ def heatmap(
     if signed:  # white is zero
         low, high = -max(high, -low), max(high, -low)
     colours = need("matplotlib").colormaps["PuOr_r" if signed else "cividis"]
-    width, height = 0.9 + 0.55 * len(columns), 0.9 + 0.42 * len(rows)
-    with figure(max(count * width + 0.9, 3.4), height + 0.3 * bool(heading), path) as fig:
-        axes = fig.subplots(1, count, squeeze=False, sharey=True)[0]
-        for number, (ax, table) in enumerate(zip(axes, tables, strict=True)):
+    width, height = 0.9 + 0.55 * len(columns), 1.2 + 0.42 * len(rows)
+    with figure(max(len(tables) * width + 0.9, 3.4), height, path) as fig:
+        axes = fig.subplots(1, len(tables), squeeze=False, sharey=True)[0]
+        for ax, table, loss in zip(axes, tables, sweep.losses, strict=True):
             image = ax.imshow(table, vmin=low, vmax=high, cmap=colours, aspect="auto")
-            ax.set_xticks(range(len(columns)), [str(c) for c in columns])
-            ax.set_yticks(range(len(rows)), [str(r) for r in rows])
+            ax.set_xticks(range(len(columns)), map(str, columns))
+            ax.set_yticks(range(len(rows)), map(str, rows))
             ax.tick_params(length=0)
-            for spine in ax.spines.values():
-                spine.set_visible(False)
-            for (i, j), value in np.ndenumerate(table):
-                light = np.dot(colours((value - low) / (high - low))[:3], (0.3, 0.6, 0.1)) > 0.5
-                ax.text(j, i, _short(value, percent), ha="center", va="center", fontsize=7,
-                        color=INK if light or not np.isfinite(value) else "white")  # fmt: skip
-            ax.set_xlabel(column_label)
-            if titles is not None:
-                ax.set_title(titles[number])
-        axes[0].set_ylabel(row_label)
+            ax.spines[:].set_visible(False)
+            for (i, j), number in np.ndenumerate(table):
+                light = np.dot(colours((number - low) / (high - low))[:3], (0.3, 0.6, 0.1)) > 0.5
+                ax.text(j, i, _short(number, percent), ha="center", va="center", fontsize=7,
+                        color=INK if light or not np.isfinite(number) else "white")  # fmt: skip
+            ax.set_xlabel("delay D" if sweep.lag == "D" else sweep.lag)
+            if any(sweep.losses):
+                ax.set_title(f"{loss:.0%} of packets lost")
+        axes[0].set_ylabel("stagger S")
+        label = VALUES[value] + ("" if metric is None else f" ({metric.name})")
         # Longer lines would leave the picture.
-        lines = textwrap.fill(label, max(int(height / 0.075), 12))
+        lines = textwrap.fill(label, max(int((height - 0.9) / 0.075), 12))
         bar = fig.colorbar(image, ax=list(axes), label=lines)
         bar.outline.set(visible=False)
         if percent:
             bar.ax.yaxis.set_major_formatter(per_cent)
-        if heading:
-            fig.suptitle(heading)
+        fig.suptitle(sweep.heading)
     return fig
 
 

@@ -4,15 +4,10 @@ An :class:`EnergyProblem` is data: a graph, parameters, features and weights of 
 reads them as they are (:mod:`hogwild.engines`). On torch the code of a node computes the round of
 messages and its derivatives (:mod:`hogwild_node.round`), and this file sums them over the graph.
 
-**Derivatives.** One reverse pass gives the gradient and the nonnegative sensitivity of every hidden
-unit. Each network is linearised once, which gives second-order models of the local energies
-(:class:`~hogwild_node.local.LocalQuadratic`). A product with the Hessian needs, for each edge,
-:math:`J_e` and :math:`X_e`, and for each node :math:`U_i` and :math:`B_i` with the curvatures
-:math:`C_e` of all edges out of i:
-
-.. math::
-    (s_i; y_i) = \sum_e (J_e; X_e) v_e, \qquad
-    (H v)_i = B_i v_i + y_i + \sum_{e\,:\,i \to l} J_e^\top U_l s_l + X_e^\top v_l.
+One reverse pass gives the gradient and the nonnegative sensitivity of every hidden unit. Each
+network is linearised once, which gives second-order models of the local energies
+(:class:`~hogwild_node.local.LocalQuadratic`), and their sum
+(:class:`~hogwild.linalg.operator.OneHopHessian`).
 """
 
 from __future__ import annotations
@@ -24,8 +19,8 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.linalg.operator import Hessian
-from hogwild.ops import gather, mtm, mtv, mv, scatter
+from hogwild.linalg.operator import OneHopHessian
+from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.activations import Activation
 from hogwild_node.networks import PICNNParameters, Slot
@@ -197,11 +192,11 @@ class EnergyEvaluation(Evaluation):
         return self.problem.graph.norm(self.beta * self.h.abs() + self._back.absolute().total)
 
     @torch.no_grad()
-    def hessian(self) -> EnergyHessian:
+    def hessian(self) -> OneHopHessian:
         return self._linearised(self._tape)
 
     @torch.no_grad()
-    def secant(self, reach: Tensor) -> EnergyHessian:
+    def secant(self, reach: Tensor) -> OneHopHessian:
         """The Hessian in which the curvature of every activation is replaced by
         :meth:`~hogwild.nn.Activation.growth`: the curvature of the parabola that touches the
         activation and lies above it up to the reach [R, G] of its graph."""
@@ -209,56 +204,8 @@ class EnergyEvaluation(Evaluation):
         nodes = graph.wide(reach).expand(-1, -1, graph.num_nodes)
         return self._linearised(self._tape.reaching(nodes))
 
-    def _linearised(self, tape: RoundTape) -> EnergyHessian:
+    def _linearised(self, tape: RoundTape) -> OneHopHessian:
         linear, graph = tape.linearise(self._back), self.problem.graph
         local = linear.quadratic(linear.b[:, 0, :0], linear.c[:, 0, :0], self.beta)
         b = local.b + scatter(local.c, graph.src, graph.num_nodes)
-        return EnergyHessian(graph, local.j, local.x, local.u, b)
-
-
-@dataclass
-class EnergyHessian(Hessian):
-    """The Hessian at one point (the module's docstring has the formula)."""
-
-    graph: Graph
-    j: Tensor  # [R, C, k, E]
-    x: Tensor  # [R, k, k, E]
-    u: Tensor  # [R, C, C, N]
-    b: Tensor  # [R, k, k, N] B, with the curvatures C of the edges out of each node
-    has_blocks = True
-
-    def apply(self, v: Tensor) -> Tensor:
-        star, sent = self.graph.everyone, gather(v, self.graph.src)
-        w = mv(self.u, star.collect(mv(self.j, sent)))
-        back = mtv(self.j, star.spread(w)) + mtv(self.x, star.spread(v))
-        out = mv(self.b, v) + star.collect(mv(self.x, sent))
-        return out.scatter_add_(-1, self.graph.src.expand_as(back), back)
-
-    @cached_property
-    def _through(self) -> Tensor:
-        """U J on the edges, [R, C, k, E]."""
-        return mtm(gather(self.u, self.graph.dst), self.j)
-
-    def diagonal(self) -> Tensor:
-        # Unlike blocks(), this needs no pairs of neighbours; its cost is linear in the edges.
-        graph, seen = self.graph, self._seen()
-        if graph.parallel is not None:
-            # Parallel edges act as one edge with the sum of their Jacobians: the square of their
-            # sum counts, not the sum of their squares.
-            number, one = graph.parallel
-            sums = [scatter(m, number, one.numel()) for m in (self.j, self._through)]
-            seen = scatter(mtm(*sums), graph.src[one], graph.num_nodes)
-        if graph.self_loops is not None:
-            loops = self.x[..., graph.self_loops]
-            loops = loops + loops.transpose(1, 2)
-            seen = seen + scatter(loops, graph.src[graph.self_loops], graph.num_nodes)
-        return self.b + seen
-
-    def _seen(self) -> Tensor:
-        """What the energies of the receivers add to the nodes' own blocks, [R, k, k, N]."""
-        return scatter(mtm(self.j, self._through), self.graph.src, self.graph.num_nodes)
-
-    def blocks(self) -> tuple[Tensor, Tensor]:
-        pattern = self.graph.pattern
-        wedge = mtm(self.j[..., pattern.left], self._through[..., pattern.right])  # [R, k, k, W]
-        return pattern.folded(self.b + self._seen(), torch.cat([self.x, wedge], -1))
+        return OneHopHessian(graph, local.j, local.x, local.u, b)

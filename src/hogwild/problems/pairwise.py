@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.linalg.operator import Hessian
-from hogwild.ops import gather, mv, scatter
+from hogwild.linalg.operator import OneHopHessian
+from hogwild.ops import gather, scatter
 from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array
@@ -190,50 +190,16 @@ class _Evaluation(Evaluation):
         nodes, edges = self._pieces
         return self.problem.graph.norm(self._summed(nodes.abs(), edges.abs()))
 
-    def hessian(self) -> _Hessian:
+    def hessian(self) -> OneHopHessian:
         with torch.inference_mode(False):
             problem, h = self._given
-            problem = problem.detach()
-            nodes = _curvatures(problem.node_energy, h)
-            return _Hessian(problem.graph, nodes, _curvatures(problem._edge_term, self._ends))
-
-
-@dataclass
-class _Hessian(Hessian):
-    graph: Graph
-    nodes: Tensor  # [R, k, k, N]
-    edges: Tensor  # [R, 2k, 2k, E]
-    has_blocks = True
-
-    @cached_property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Blocks of the edges: receiver and receiver, receiver and sender, sender and sender."""
-        k, e = self.nodes.size(1), self.edges
-        return e[:, :k, :k], e[:, :k, k:], e[:, k:, k:]
-
-    @cached_property
-    def _own(self) -> Tensor:
-        n, (there, _, here) = self.nodes.size(-1), self._parts
-        back = scatter(there, self.graph.dst, n) + scatter(here, self.graph.src, n)
-        return self.nodes + back
-
-    def apply(self, v: Tensor) -> Tensor:
-        graph, (_, x, _) = self.graph, self._parts
-        to_dst = scatter(mv(x, gather(v, graph.src)), graph.dst, v.size(-1))
-        to_src = scatter(mv(x.transpose(1, 2), gather(v, graph.dst)), graph.src, v.size(-1))
-        return mv(self._own, v) + to_dst + to_src
-
-    def diagonal(self) -> Tensor:
-        loops = self.graph.self_loops
-        if loops is None:
-            return self._own
-        x = self._parts[1][..., loops]
-        return self._own + scatter(x + x.transpose(1, 2), self.graph.src[loops], self._own.size(-1))
-
-    def blocks(self) -> tuple[Tensor, Tensor]:
-        pattern, x = self.graph.pattern, self._parts[1]
-        uncoupled = x.new_zeros(*x.shape[:3], pattern.left.numel())  # two neighbours of a node
-        return pattern.folded(self._own, torch.cat([x, uncoupled], -1))
+            problem, graph, (r, k, n) = problem.detach(), problem.graph, h.shape
+            own = _curvatures(problem.node_energy, h)  # [R, k, k, N]
+            edges = _curvatures(problem._edge_term, self._ends)  # [R, 2k, 2k, E]
+            for block, end in ((edges[:, :k, :k], graph.dst), (edges[:, k:, k:], graph.src)):
+                own = own + scatter(block, end, n)
+            through, none = own.new_zeros(r, 0, k, graph.num_edges), own.new_zeros(r, 0, 0, n)
+            return OneHopHessian(graph, through, edges[:, :k, k:], none, own)
 
 
 @dataclass(frozen=True)

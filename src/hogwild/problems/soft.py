@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hogwild.graph import Graph
-from hogwild.linalg.operator import Hessian
+from hogwild.linalg.operator import Hessian, OneHopHessian
 from hogwild.ops import scatter
 from hogwild.problems.base import Evaluation, Objective
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature
@@ -184,6 +184,4 @@ class SoftHessian(Hessian):
         graph, everyone = self.graph, self.graph.everyone
         model = self.problem.local.quadratic(self.h, everyone.current(self.h), everyone)
         own = model.b + scatter(model.c, graph.src, graph.num_nodes)
-        pattern = graph.pattern
-        uncoupled = own.new_zeros(*model.x.shape[:3], pattern.left.numel())
-        return pattern.folded(own, torch.cat([model.x, uncoupled], -1))
+        return OneHopHessian(graph, model.j, model.x, model.u, own).blocks()

@@ -66,7 +66,8 @@ def register(
         raise ConfigError(f"make={make!r}; expected a function that makes a rule of a problem")
     if not (isinstance(kind, type) and issubclass(kind, Problem)):
         raise ConfigError(f"kind={kind!r}; expected hogwild.problems.Objective or FixedPoint")
-    _OWN[name] = About(fits=kind, make=make, own=True, steps=None, proof=proof)
+    # It takes the problem alone, whatever else its parameters are called.
+    _OWN[name] = About(fits=kind, make=lambda problem: make(problem), proof=proof)
 
 
 def about(name: str) -> About:
@@ -77,10 +78,9 @@ def about(name: str) -> About:
     return known[name]
 
 
-def sooner(rule: str, *, moving: bool = False) -> str:
-    """Rules that are in time earlier and why, in words; ``moving``: on a problem that changes."""
-    better = ((name, about(name)) for name in about(rule).better)
-    return "; ".join(f"rule={n!r}{found.gain}" for n, found in better if found.moves or not moving)
+def sooner(rule: str) -> str:
+    """Rules that are in time earlier and why, in words."""
+    return "; ".join(f"rule={name!r}{about(name).gain}" for name in about(rule).better)
 
 
 def fitting(problem: AnyProblem) -> dict[str, About]:
@@ -112,20 +112,19 @@ def choose(problem: AnyProblem, rule: str = "auto", step: str | float = "auto") 
     steps only where a node cannot minimise its own energy.
     """
     known = fitting(problem)
-    if step != "auto" and not any(rule.stepping for rule in known.values()):
-        raise ConfigError(
-            f"step={step!r} was given for a model whose rule, {next(iter(known))!r}, has no step "
-            f"size; expected step='auto'"
-        )
     if rule == "auto":
-        return next(name for name, found in known.items() if step == "auto" or found.stepping)
+        usable = [name for name, found in known.items() if step == "auto" or found.stepping]
+        rule = [*usable, *known][0]
     found = about(rule)
     if rule not in known:
         raise ConfigError(
             f"rule={rule!r} does not fit this model; expected one of auto, {', '.join(known)}"
         )
     if not found.takes(step):
-        raise ConfigError(f"step={step!r} was given with rule={rule!r}, {found.stepless}")
+        raise ConfigError(
+            f"step={step!r} was given with rule={rule!r}, which has no step size; expected "
+            f"step='auto'"
+        )
     return rule
 
 

@@ -1,19 +1,4 @@
-r"""The rule ``"balls"``: reports of all nodes flood, and every node solves the ball that it knows.
-
-Every node keeps the *profiles* of the nodes within ``radius`` + c hops: their features, and the
-edges into them with theirs. At its turn node i takes over what its neighbours' packets tell, solves
-for all nodes of its *ball* A at once, and keeps its own row:
-
-.. math:: z = \arg\min_{h_A} E(h_A, h_B) \quad\text{or}\quad z = F_A(z, h_B), \qquad
-          h_i \leftarrow z_i.
-
-The ball are the nodes within ``radius`` hops. The *rim* B are those up to c hops farther, on which
-the rows of the ball depend: c = 2 for an energy (a node also answers to the energies of its
-neighbours), 1 for a map. Nodes of the rim are held at their embeddings as last heard, so packets
-also hold embeddings. Nodes of which i has not heard yet do not exist for it: i solves the part of
-the graph that it knows.
-
-With ``radius=None`` the ball is the whole graph. Then there is no rim, and only profiles are sent.
+r"""The rule ``"balls"`` in the simulator; :mod:`hogwild_node.balls` says what a node does.
 
 **What is proved** (documentation, "Asynchrony"). If the radius reaches every node, the answer of a
 node is exact once it has heard of all nodes. With a smaller radius nodes converge under any delays
@@ -40,7 +25,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -52,12 +36,12 @@ from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph, Star
 from hogwild.graph.inputs import Inputs
 from hogwild.problems.base import FixedPoint, Objective, Problem
-from hogwild.rules.base import SOLVE, About
+from hogwild.rules.base import About
 from hogwild.solvers.anderson import Picard
 from hogwild.solvers.loop import Solver
 from hogwild.solvers.newton import Newton
 from hogwild.solvers.semismooth import SemismoothNewton
-from hogwild_node.balls import LARGEST, Ball, has_moved
+from hogwild_node.balls import LARGEST, Ball
 from hogwild_node.ops import Array
 from hogwild_node.packets import HEADER
 from hogwild_node.reports import EMBEDDING, PROFILE, Key, Packet, Profile
@@ -130,8 +114,7 @@ class Node:
     def __init__(self, name: str, life: int, radius: float, couples: int) -> None:
         self.name, self.life, self.turns = name, life, 0
         self.ball = Ball(name, life, radius, couples, self._read)
-        self.answered: list[Any] = []  # what the last answer depends on
-        self.spoken = self.rounded = np.zeros(0)  # the embedding told last, [R, k]; as it is heard
+        self.rounded = np.zeros(0)  # the embedding told last, as others hear it, [R, k]
         self.editions = {PROFILE: 0, EMBEDDING: 0}  # of what it tells
         self.owes = False  # whether it has heard reports that it has not confirmed
 
@@ -144,11 +127,11 @@ class Node:
         """The time on its clock."""
         return TURN * self.turns
 
-    def tell_of(self, told: Told, described: tuple[int, int]) -> None:
+    def tell_of(self, told: Told, widths: tuple[int, int]) -> None:
         """Tell this of itself from now on, in a profile of as many bytes as that of an agent whose
         node and edges have so many features."""
-        self.told, attr = told, np.zeros(described[1]) if described[1] else None
-        features = np.zeros(described[0])
+        self.told, attr = told, np.zeros(widths[1]) if widths[1] else None
+        features = np.zeros(widths[0])
         features[:1] = self.editions[PROFILE] = self.editions[PROFILE] + 1
         self.profile = Profile(features, {name: (1.0, attr) for name in told.edges}).write()
 
@@ -165,10 +148,10 @@ class Node:
 
     def speak(self, h: Array, wire: Callable[[Tensor], Tensor] | None) -> bool:
         """Tell the embedding [R, k], if it has moved; whether it has."""
-        if not (self.ball.full and self.ball.rim and has_moved(h, self.spoken, h.dtype)):
+        if not self.ball.is_news(h, h.dtype):
             return False
-        self.spoken = h.copy()
-        self.rounded = self.spoken if wire is None else wire(torch.from_numpy(self.spoken)).numpy()
+        self.ball.told = h.copy()
+        self.rounded = h.copy() if wire is None else wire(torch.from_numpy(h.copy())).numpy()
         self.editions[EMBEDDING] += 1
         body = self.editions[EMBEDDING].to_bytes(4, "little").ljust(NUMBER * h.shape[1], b"\0")
         return self.ball.flood.report(EMBEDDING, body, self.now)
@@ -195,7 +178,7 @@ class BallsRule(Rule):
         self.problem, self.graph, self.solver = problem, graph, HeldSolver(problem)
         self.everyone, self.channels = graph.everyone, problem.channels
         self.radius = math.inf if radius is None else radius
-        self.couples, self.described = couples(problem), problem.numbers_per_node_and_edge
+        self.couples, self.widths = couples(problem), problem.numbers_per_node_and_edge
         if any(count.sum() > MOST for count in reached(graph, self.radius + self.couples)):
             raise AsynchronyError(
                 f"the nodes would keep more than {MOST:,} reports with rule='balls' on these "
@@ -241,7 +224,7 @@ class BallsRule(Rule):
 
     def _born(self, told: Told, life: int) -> Node:
         node = Node(str(told.node - self.first[told.node]), life, self.radius, self.couples)
-        node.tell_of(told, self.described)
+        node.tell_of(told, self.widths)
         return node
 
     def _features(self, i: int) -> Tensor | None:
@@ -264,7 +247,7 @@ class BallsRule(Rule):
         for i, node in enumerate(self.nodes):
             x, told = self._features(i), node.told.x
             if x is not None and told is not None and not torch.equal(x, told):
-                node.tell_of(replace(node.told, x=x), self.described)
+                node.tell_of(replace(node.told, x=x), self.widths)
 
     # -- packets -----------------------------------------------------------------------------------
 
@@ -307,9 +290,7 @@ class BallsRule(Rule):
             self._hear(i, granted)
             new = node.ball.meet(node.profile, node.now)
             told.append([node.tell()])  # before the solve, as agents do
-            heard = new or node.owes or not node.answered
-            if heard and (depends := node.ball.depends()) != node.answered:
-                node.answered = depends
+            if (new or node.owes or not node.ball.answered) and node.ball.has_changed():
                 wants.append(place)
         found = h.clone()
         if wants:
@@ -340,7 +321,7 @@ class BallsRule(Rule):
         told, free, heard, count = [], [], [], []
         for node in (self.nodes[i] for i in nodes):
             reports = node.ball.flood.reports
-            names = [name for name, *_ in node.answered]
+            names = [name for name, *_ in node.ball.answered]
             count.append(len(names))
             told += [reports[PROFILE, name].content for name in names]
             free += [node.ball.hops[name] <= self.radius for name in names]
@@ -457,10 +438,9 @@ def balls_rule(problem: Problem, *, radius: int | None = None) -> BallsRule:
 BALLS = About(
     fits=(Objective, FixedPoint),
     make=balls_rule,
-    options=("radius",),
-    stepless="whose nodes solve; expected step='auto'",
     moves=False,
     proof="balls",
-    gain=SOLVE,
+    gain=" on a model of one layer: exact once information has crossed the graph, if every node "
+    "may know and solve the whole graph",
     tuning="a larger radius: one that reaches every node is exact once information has crossed",
 )

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from inspect import signature
 from typing import Any
 
 from torch import Tensor
@@ -24,22 +26,8 @@ from torch import Tensor
 from hogwild.errors import ConfigError, is_number
 from hogwild.problems.base import Objective
 from hogwild_node.local import BothSides, LocalEnergy
-from hogwild_node.rules import (
-    GradientRule,
-    MessageRule,
-    Rule,
-)
+from hogwild_node.rules import GradientRule, MessageRule, Rule
 from hogwild_node.soft import QUICK
-
-STEPS = ("a number", "certified")
-"""Kinds of steps beside ``"auto"``."""
-CONVEX = "training with a larger beta (of a soft energy: a smaller condition or reach)"
-MORE = "more ticks, if runs still come nearer"
-SOLVE = (
-    " on a model of one layer: exact once information has crossed the graph, if every node may "
-    "know and solve the whole graph"
-)
-"""What solves of balls are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +40,9 @@ class About:
         fits: The problems that it fits: :class:`~hogwild.problems.Objective` (energies),
             :class:`~hogwild.problems.FixedPoint`, layers, or several of them.
         make: Called as ``make(problem, **options)``; returns the rule.
-        options: What ``make`` takes of ``step``, ``age``, ``moving`` and ``radius``.
-        own: Whether it is a user's own.
         first: Called as ``first(problem)``: whether ``"auto"`` prefers it to rules before it.
-        steps: The :data:`STEPS` that it takes; ``None``: it takes any step and does not use it.
-        stepping: Whether its updates are such steps; otherwise at most where nodes do no better.
-        stepless: Why it refuses other steps, and what is expected.
+        stepping: Whether its updates are steps of a size; otherwise at most where nodes do no
+            better.
         moves: Whether its problem may change during a run, as in a stack above the first level.
         both_sides: Whether nodes compute both sides of the edges of pairwise energies, so that
             packets hold no gradients.
@@ -71,22 +56,14 @@ class About:
         better: Names of rules that are in time earlier.
         gain: Why this rule is in time earlier than one whose ``better`` has it.
         tuning: What else would help.
-        late: What would help where no run comes near the answer.
-        slow: What would help where runs have not arrived yet.
-        stuck: What would help where runs come no nearer.
-        coarse: What would help where rounded packets are too coarse.
-        failing: What happened, where runs have not arrived; holds ``{effect}``, ``{distance}`` and
-            ``{degrades}``.
+        safer: The name of a rule that arrives in more cases.
+        remedy: What to do, where no further update helps.
     """
 
     fits: type | tuple[type, ...]
     make: Callable[..., Rule]
-    options: tuple[str, ...] = ()
-    own: bool = False
     first: Callable[[Any], bool] | None = None
-    steps: tuple[str, ...] | None = ()
     stepping: bool = False
-    stepless: str = "which has no step size; expected step='auto'"
     moves: bool = True
     both_sides: bool = False
     differentiable: bool = False
@@ -97,16 +74,18 @@ class About:
     better: tuple[str, ...] = ()
     gain: str = ""
     tuning: str = "fewer layers, or smaller S and D"
-    late: str = MORE
-    slow: str = ""
-    stuck: str = ""
-    coarse: str = ""
-    failing: str = ""
+    safer: str | None = None
+    remedy: str = ""
+
+    @cached_property
+    def options(self) -> list[str]:
+        """What ``make`` takes of ``step``, ``age``, ``moving`` and ``radius``."""
+        taken = signature(self.make).parameters
+        return [name for name in ("step", "age", "moving", "radius") if name in taken]
 
     def takes(self, step: str | float) -> bool:
         """Whether it has a use for this step."""
-        kind = STEPS[0] if is_number(step) else step
-        return step == "auto" or self.steps is None or kind in self.steps
+        return step == "auto" or "step" in self.options
 
 
 THETA = 0.95
@@ -115,7 +94,7 @@ ONE_HOP = 0.7
 """The same where nodes compute both sides of their edges. With S = 5 and D = 2 the proved rate is
 five times that of 0.95, and runs need a third more updates."""
 
-NAMED = ("auto", *STEPS[1:])
+NAMED = ("auto", "certified")
 
 
 def certified_bounds(problem: Objective, letters: bool) -> tuple[Tensor, Tensor]:
@@ -182,9 +161,15 @@ def gradient_rule(
     return GradientRule(node, everyone, problem.channels, rate=rate, bounded=bounded)
 
 
-def message_rule(problem: Objective, step: str | float = "auto", **options: Any) -> MessageRule:
+def message_rule(
+    problem: Objective,
+    step: str | float = "auto",
+    *,
+    age: int | None = None,
+    moving: bool = False,
+) -> MessageRule:
     """Messages, with :func:`gradient_rule` where a node cannot minimise its own energy."""
-    return MessageRule(gradient_rule(problem, step, letters=True, **options))
+    return MessageRule(gradient_rule(problem, step, age=age, moving=moving, letters=True))
 
 
 def _is_quick(problem: Objective) -> bool:
@@ -192,31 +177,24 @@ def _is_quick(problem: Objective) -> bool:
     return problem.condition is not None and problem.condition <= QUICK
 
 
+CONVEX = "training with a larger beta (of a soft energy: a smaller condition or reach)"
 GRADIENT = About(
     fits=Objective,
     make=gradient_rule,
-    options=("step", "age", "moving"),
     first=_is_quick,
-    steps=STEPS,
     stepping=True,
     both_sides=True,
     differentiable=True,
     proof="descent",
     better=("messages", "balls"),
     tuning=CONVEX,
-    late=f"{MORE}, or rule='balls'{SOLVE}",
-    slow="rule='messages' needs fewer updates as a rule, most of all on long paths",
 )
 MESSAGES = About(
     fits=Objective,
     make=message_rule,
-    options=("step", "age", "moving"),
-    steps=STEPS,
     proof="messages",
     better=("balls",),
     gain=", which needs fewer updates as a rule, in larger packets",
     tuning=CONVEX,
-    late=f"{MORE}, or rule='balls'{SOLVE}",
-    stuck="rule='gradient' may arrive where messages do not",
-    coarse="rule='gradient' bears coarser ones",
+    safer="gradient",
 )

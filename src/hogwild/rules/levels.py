@@ -17,7 +17,6 @@ the documentation ("Asynchrony").
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,21 +29,8 @@ from hogwild.graph import Star
 from hogwild.models.program import LayeredProblem, StackProblem
 from hogwild.problems.base import FixedPoint
 from hogwild.rules.base import About
-from hogwild_node.rules import (
-    CachingRule,
-    FixedPointRule,
-    OverwritingRule,
-    ResendingRule,
-    Rule,
-)
+from hogwild_node.rules import CachingRule, FixedPointRule, OverwritingRule, ResendingRule, Rule
 from hogwild_node.rules.base import Survivors, carry
-from hogwild_node.rules.maps import LayersRule
-
-REMEDY = (
-    "rule='caching' gives the synchronous answer in any order and with losses, in packets of all "
-    "layers; rule='resending' in smaller packets that are acknowledged"
-)
-EXACT = "rule='caching' or rule='resending', which end at the synchronous answer"
 
 
 def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
@@ -52,8 +38,9 @@ def fixed_point_rule(problem: FixedPoint) -> FixedPointRule:
     return FixedPointRule(problem.node, problem.graph.everyone, problem.channels)
 
 
-def _layers(problem: LayeredProblem, rule: type[LayersRule]) -> Rule:
-    return rule(problem.node, problem.graph.everyone, problem.channels)
+def caching_rule(problem: LayeredProblem) -> Rule:
+    """Layers that nodes recompute, all of them, from their neighbours' newest values."""
+    return CachingRule(problem.node, problem.graph.everyone, problem.channels)
 
 
 def overwriting_rule(problem: LayeredProblem) -> Rule:
@@ -69,7 +56,7 @@ def overwriting_rule(problem: LayeredProblem) -> Rule:
             f"node that overwrites has one value, which its neighbours read at whatever layer "
             f"they are, so expected one width. Use rule='caching', which is exact for any widths"
         )
-    return _layers(problem, OverwritingRule)
+    return OverwritingRule(problem.node, problem.graph.everyone, problem.channels)
 
 
 def resending_rule(problem: LayeredProblem) -> Rule:
@@ -81,7 +68,7 @@ def resending_rule(problem: LayeredProblem) -> Rule:
     problem.graph.require_reverse_links(
         "rule='resending' needs an acknowledgement for every value; rule='caching' needs none"
     )
-    return _layers(problem, ResendingRule)
+    return ResendingRule(problem.node, problem.graph.everyone, problem.channels)
 
 
 FIXED = About(
@@ -94,7 +81,7 @@ FIXED = About(
 )
 CACHING = About(
     fits=LayeredProblem,
-    make=partial(_layers, rule=CachingRule),
+    make=caching_rule,
     proof="layers",
     exact=True,
     timed=True,
@@ -111,9 +98,8 @@ OVERWRITING = About(
     proof="layers",
     reason="a node applies its layers to the values that its neighbours last sent, of whichever "
     "layer: the result depends on the schedule, and no further update mends it",
-    late=EXACT,
-    failing="{degrades}: predictions move by up to {distance} of the largest{effect}, since a node "
-    f"applies its layers to whichever layer's values it last heard. What to do: {REMEDY}.",
+    remedy="rule='caching' gives the synchronous answer in any order and with losses, in packets "
+    "of all layers; rule='resending' in smaller packets that are acknowledged",
 )
 RESENDING = About(
     fits=LayeredProblem,

@@ -10,7 +10,9 @@ With residuals :math:`r_i = F(h_i) - h_i` of the last m iterates and their diffe
 Where the accelerated residual grows, a graph drops its history and takes a plain Picard step, so
 that a contraction still converges.
 
-*Picard iteration* :math:`h \leftarrow F(h)` converges for every contraction, linearly.
+*Picard iteration* :math:`h \leftarrow F(h)` converges for every contraction, linearly. For an
+energy :math:`F(h) = h - \nabla E(h) / K` is a gradient step, with a bound K on the largest
+eigenvalue of the Hessian everywhere, so that every step decreases the energy.
 """
 
 from __future__ import annotations

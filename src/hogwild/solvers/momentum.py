@@ -17,14 +17,6 @@ The distance to the minimum falls by :math:`\rho` a step, from any start, and no
 gradients alone has a better guarantee. There is no line search, no factorisation and no inner
 product: the constants need the condition number :math:`\kappa = L / \beta` alone, and so does the
 number of steps, about :math:`\sqrt\kappa \ln(\sqrt\kappa / \epsilon)`.
-
-*Gradient descent* with a step that needs no tuning:
-
-.. math:: h \leftarrow h - \nabla E(h) / K
-
-K bounds the largest eigenvalue of the Hessian everywhere, so every step decreases the energy.
-Asynchronous nodes with ``rule="gradient"`` take such steps, too. As a solver it is a baseline:
-Newton's method is much faster.
 """
 
 from __future__ import annotations
@@ -104,24 +96,3 @@ class TripleMomentum(Solver[Objective]):
         state.nodes |= {"x": x, "before": before, "gradient": at.gradient}
         state.graphs |= momentum
         return state
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientDescent(Solver[Objective]):
-    """Gradient descent with the step 1/K from :meth:`Objective.lipschitz`."""
-
-    max_iter: int = 100_000
-
-    def init(self, problem: Objective, h: Tensor) -> State:
-        state = self.objective_state(problem, h, at := problem.evaluate(h))
-        state.nodes["gradient"] = at.gradient
-        state.graphs["step"] = 1.0 / problem.lipschitz()
-        return state
-
-    def step(self, problem: Objective, state: State, active: Tensor) -> State:
-        rate = torch.where(active, state.graphs["step"], 0.0)
-        h = state.nodes["h"] - problem.graph.wide(rate) * state.nodes["gradient"]
-        new = self.objective_state(problem, h, at := problem.evaluate(h))
-        new.nodes["gradient"] = at.gradient
-        new.graphs["step"] = state.graphs["step"]
-        return new

@@ -26,7 +26,6 @@ from torch_geometric.data import Data
 from hogwild.errors import ConfigError, require_integer, require_positive
 from hogwild.metrics import MSE, RMSE
 from hogwild.tasks.base import Task
-from hogwild.tasks.benchmarks import absent, data_home
 from hogwild.tasks.coordinates import Coordinates
 from hogwild.tasks.synthetic import connected, near, radius_of
 
@@ -162,17 +161,6 @@ def waypoints(n: int, steps: int, speed: float, random: np.random.Generator) -> 
         goal = np.where(arrived[:, None], random.random((n, 2)), goal)
         out.append(here)
     return np.stack(out)
-
-
-def mote_positions() -> np.ndarray:
-    """The positions of the motes of the Intel Berkeley lab, [54, 2], in the unit square (scaled by
-    the longer side)."""
-    home, place = data_home(), "sensor/intel_lab_mote_locs.txt"
-    if home is None or not (home / place).is_file():
-        raise absent("the positions of the motes", place, "there is no such file")
-    table = np.loadtxt(home / place, skiprows=1, ndmin=2)
-    position = table[:, 1:3] - table[:, 1:3].min(0)
-    return position / position.max()
 
 
 def circling(steps: int, random: np.random.Generator, turns: float = 1.0) -> np.ndarray:

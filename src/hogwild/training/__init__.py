@@ -139,6 +139,7 @@ def _without_edges(network: ConvGNN, config: Config, task: Task) -> None:
 def _of_built(config: Config, network: ConvGNN, task: Task) -> Config:
     """The configuration with the name, replicas and dtype of a model that is already built; raises
     on options that the model contradicts."""
+    network.features.begin(task.in_channels)
     width = network.in_channels
     if width != task.in_channels:
         raise ConfigError(

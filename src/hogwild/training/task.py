@@ -10,7 +10,6 @@ import runpy
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from traceback import extract_tb
 from typing import Any
 
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch_geometric.data.data import BaseData
 
 from hogwild import tasks
 from hogwild.config import BY_TYPE
-from hogwild.errors import ConfigError, HogwildError, InputError, Rule, among
+from hogwild.errors import ConfigError, InputError, Rule, among
 from hogwild.graph.inputs import require_tensors
 from hogwild.models.readout import POOLS
 from hogwild.tasks.base import Task
@@ -141,37 +140,22 @@ def check_task(task: Any, what: str) -> Task:
     return out
 
 
-def blamed(error: BaseException, path: str | Path) -> str | None:
-    """The error of a user's file, with its line; ``None`` if the file is not to blame."""
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError):
-        return text  # which names the line itself
-    frames = [f for f in extract_tb(error.__traceback__) if Path(f.filename) == Path(path)]
-    return f"{text} (line {frames[-1].lineno} of {path})" if frames else None
-
-
 def made(text: str, options: Mapping[str, Any], what: str = "task") -> Any:
     """What the class or function ``FILE.py:NAME`` makes; errors call it ``what``."""
     path, _, name = text.rpartition(":")
     if not Path(path).is_file():
         raise ConfigError(f"{what}={text!r}: there is no file {path}")
-    doing = f"{path} cannot be run"
+    found = runpy.run_path(path)
+    make = found.get(name)
+    if not callable(make):
+        own = [k for k, v in found.items() if getattr(v, "__module__", "") == "<run_path>"]
+        known = f"; {among(own, name)}" if own else ""
+        raise ConfigError(f"{what}={text!r}: {path} defines no class or function {name!r}{known}")
     try:
-        found = runpy.run_path(path)
-        make = found.get(name)
-        if not callable(make):
-            own = [k for k, v in found.items() if getattr(v, "__module__", "") == "<run_path>"]
-            known = f"; {among(own, name)}" if own else ""
-            raise ConfigError(
-                f"{what}={text!r}: {path} defines no class or function {name!r}{known}"
-            )
-        doing = f"options {dict(options)!r}"
-        return make(**options)
-    except HogwildError:
-        raise
-    except Exception as error:
-        why = blamed(error, path) or f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{what}={text!r}: {doing}: {why}") from error
+        signature(make).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"{what}={text!r}: options {dict(options)!r}: {error}") from None
+    return make(**options)
 
 
 def _from_file(text: str, options: Mapping[str, Any]) -> Task:

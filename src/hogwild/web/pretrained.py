@@ -43,9 +43,3 @@ def trained(task: str, model: str) -> ConvGNN:
     found: ConvGNN = entry(extra["model"]).type(extra["in_channels"], **extra["options"]).double()
     load(folder, found)
     return found.eval()
-
-
-def measured(task: str, model: str) -> float:
-    """The model's error on test graphs, all nodes in step: the share of wrong nodes, or the root
-    of the mean squared error."""
-    return float(load(FOLDER / f"{task}-{model}").extra["error"])

@@ -4,7 +4,7 @@ graphs, one hop and of fixed size."""
 import helpers
 import pytest
 import torch
-from helpers import graph_of
+from helpers import DOUBLE, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -42,43 +42,32 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_quadratic_energies_on_trees_are_exact_after_the_diameter(name):
-    graph, diameter = TREES[name]
-    problem = Quadratic.random(graph, replicas=2, coupling=3.0)
-    answer = problem.answer()
-    simulation = Simulation(
-        message_rule(problem), Schedule(graph, stagger=1, delay=0), problem.start()
-    )
-    simulation.step()  # nobody updates at time 0
-    for _ in range(max(diameter, 1)):
-        simulation.step()
-    scale = float(answer.abs().max())
-    assert float((simulation.h - answer).abs().max()) < 1e-9 * scale
-    if diameter > 2:  # and word has not got round before
-        early = Simulation(
-            message_rule(problem), Schedule(graph, stagger=1, delay=0), problem.start()
-        )
-        for _ in range(diameter // 2):
-            early.step()
-        assert float((early.h - answer).abs().max()) > 1e-6 * scale
-
-
-def test_denoising_on_a_tree_is_exact_after_the_diameter():
+def tree_of(name):
+    """An energy on a tree, its answer, and the diameter."""
+    if name != "denoising":
+        graph, diameter = TREES[name]
+        problem = Quadratic.random(graph, replicas=2, coupling=3.0)
+        return problem, problem.answer(), diameter
     torch.manual_seed(0)
     graph, diameter = TREES["binary"]
     model = GSDGNN(3, out_channels=2).double()
-    x = torch.randn(15, 3, dtype=torch.float64)
-    edges = torch.stack([graph.src, graph.dst])
-    problem = model.problem(Inputs(x, edges)).detach()
-    simulation = Simulation(
-        message_rule(problem), Schedule(problem.graph, stagger=1, delay=0), problem.start()
-    )
-    for _ in range(diameter + 1):
+    inputs = Inputs(torch.randn(15, 3, **DOUBLE), torch.stack([graph.src, graph.dst]))
+    with torch.no_grad():
+        return model.problem(inputs).detach(), model.embed(inputs).value.mT, diameter
+
+
+@pytest.mark.parametrize("name", [*TREES, "denoising"])
+def test_quadratic_energies_on_trees_are_exact_after_the_diameter(name):
+    """And not before news has crossed half of it."""
+    problem, answer, diameter = tree_of(name)
+    schedule = Schedule(problem.graph, stagger=1, delay=0)
+    simulation = Simulation(message_rule(problem), schedule, problem.start())
+    far = []
+    for _ in range(max(diameter, 1) + 1):  # nobody updates at time 0
         simulation.step()
-    torch.testing.assert_close(
-        simulation.h[0].mT, model.embed(Inputs(x, edges)).value.detach(), rtol=1e-8, atol=1e-9
-    )
+        far.append(float((simulation.h - answer).abs().max() / answer.abs().max()))
+    assert far[-1] < 1e-8
+    assert diameter <= 2 or far[diameter // 2 - 1] > 1e-6
 
 
 @settings(max_examples=3, deadline=None)
@@ -103,14 +92,19 @@ def test_any_schedule_on_trees_and_graphs_with_cycles(seed, stagger, delay, cycl
     assert bool(run.converged.all()), run
 
 
-@pytest.mark.parametrize("options", [{"message": "node"}, {"heads": 2}, {"normalize": True}])
+LOOPS = torch.tensor([[0, 1, 1, 2, 0, 1, 0, 2], [1, 0, 2, 1, 1, 0, 0, 2]])
+
+
+@pytest.mark.parametrize(
+    "options", [{"message": "node"}, {"heads": 2}, {"normalize": True}, "loops and parallel edges"]
+)
 def test_every_variant(options):
     torch.manual_seed(1)
-    graph = random_graph([8], seed=1)
-    data = Data(
-        x=torch.randn(8, 3, dtype=torch.float64), edge_index=torch.stack([graph.src, graph.dst])
-    )
-    run = simulate(EnergyGNN(3, out_channels=2, **options).double(), data, rule="messages", runs=2)
+    graph, loops = random_graph([8], seed=1), isinstance(options, str)
+    edge_index = LOOPS if loops else torch.stack([graph.src, graph.dst])
+    data = Data(x=torch.randn(3 if loops else 8, 3, **DOUBLE), edge_index=edge_index)
+    model = EnergyGNN(3, out_channels=2, **({} if loops else options)).double()
+    run = simulate(model, data, rule="messages", runs=2)
     assert bool(run.converged.all()), run
 
 
@@ -198,14 +192,6 @@ def test_packets_have_a_fixed_size():
         widths.add(simulation.outbox.edge.size(1))
     k = 2
     assert widths == {Messages.width(k) + k + k * k}
-
-
-def test_self_loops_and_multi_edges():
-    torch.manual_seed(0)
-    edges = torch.tensor([[0, 1, 1, 2, 0, 1, 0, 2], [1, 0, 2, 1, 1, 0, 0, 2]])
-    data = Data(x=torch.randn(3, 3, dtype=torch.float64), edge_index=edges)
-    run = simulate(EnergyGNN(3, out_channels=2).double(), data, rule="messages", runs=2)
-    assert bool(run.converged.all()), run
 
 
 def test_a_search_that_makes_no_progress_does_not_count_as_converged(monkeypatch):

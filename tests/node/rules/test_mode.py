@@ -17,7 +17,6 @@ from hogwild.ops import gather
 from hogwild.rules import message_rule
 from hogwild.testing.problems import random_graph
 from hogwild_node.problems import Energy
-from hogwild_node.rules import mode
 
 # Of features; embeddings of 1 to more than 100. Far beyond, a search's decisions hang on rounding.
 SCALES = (1.0, 30.0)
@@ -98,15 +97,6 @@ def test_a_run_is_the_same_alone_and_among_others(variant):
     same(simulate(model, data, **options).h[0], simulate(model, data, runs=3, **options).h[0])
 
 
-@pytest.mark.parametrize("variant", ["edge", "node", "heads"])
-def test_a_graph_is_the_same_alone_and_in_a_batch(variant):
-    torch.manual_seed(0)
-    model, graphs = VARIANTS[variant]().double(), [graph_of(n, 1.0, n) for n in (6, 3, 9)]
-    options = {"rule": "messages", "ticks": 15, "tol": None, "stagger": 1, "delay": 0}
-    together = simulate(model, Batch.from_data_list(graphs), **options)
-    same(together.h[:, :6], simulate(model, graphs[0], **options).h)
-
-
 def evaluations(monkeypatch):
     """Counts of nodes whose energy was modelled to second order, call by call."""
     counts = []
@@ -135,14 +125,3 @@ def test_a_settled_node_evaluates_its_energy_once(settled, monkeypatch):
     simulation.step()
     assert counts == [8]
     assert float((simulation.h - before).abs().max()) < 1e-8 * float(before.abs().max())
-
-
-def test_nodes_that_are_done_are_cut_out(settled, monkeypatch):
-    """One node whose neighbours' messages say something new, among seven that are settled."""
-    simulation = on_torch(settled)  # where evaluations can be counted
-    simulation.rule.own[..., 3] += 1.0
-    counts = evaluations(monkeypatch)
-    simulation.step()
-    assert counts[0] == 8
-    assert 1 < len(counts) <= 1 + mode.PASSES
-    assert set(counts[1:]) == {1}

@@ -118,40 +118,19 @@ def _sizes(model: NodeModel, rule: str, dtype: str, max_degree: int, letter: boo
 
 def _about(model: NodeModel, rule: str, dtype: str, max_degree: int, letter: bool) -> str:
     """The first comment: what the file is, and how it is used."""
-    edge = "edge_features" if model.edge_dim is not None else "0"
-    numbers = "its embedding"
+    text, numbers = part("about.h"), "its embedding"
     if letter:
         numbers += (
             "\n * [HOG_CHANNELS], then its letter: a gradient [HOG_CHANNELS] and the upper "
             "triangle of a\n * curvature block"
         )
-    return f"""\
-/* One node of the model {model.name}: rule "{rule}", {dtype}, up to {max_degree} neighbours.
- *
- * `hogwild export` wrote this file. Compile it, and include its declarations where they are used:
- *
- *     #define HOG_DECLARATIONS
- *     #include "node.c"
- *
- *     hog_node node;
- *     hog_init(&node, features);
- *     hog_join(&node, 0, 1, neighbour_features, neighbour_degree, {edge});
- *     for (;;) {{
- *         hog_hear(&node, 0, received);   (when a packet has arrived)
- *         hog_update(&node);
- *         hog_say(&node, 0, sent);        (then send it)
- *         hog_predict(&node, prediction);
- *     }}
- *
- * hog_agent does the same with packets, and speaks with agents in Python.
- *
- * A node has at most HOG_SLOTS neighbours, HOG_RAW_FEATURES features, of which it tells its
- * neighbours HOG_FEATURES numbers, an embedding of HOG_CHANNELS
- * numbers and a prediction of HOG_OUTPUTS numbers; an edge has HOG_EDGE_FEATURES features. A node
- * sends HOG_NUMBERS numbers to a neighbour: {numbers}.
- * Do not compile with -ffast-math: the file tests for numbers that are not finite.
- */
-"""
+    given = {
+        "MODEL": model.name, "RULE": rule, "DTYPE": dtype, "DEGREE": max_degree,
+        "EDGE": "0" if model.edge_dim is None else "edge_features", "NUMBERS": numbers,
+    }  # fmt: skip
+    for name, value in given.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text
 
 
 # -- the models ------------------------------------------------------------------------------------

@@ -119,10 +119,6 @@ class Clusters:
         own, near = xp.max(abs(x.own), axis=-1), xp.max(abs(x.near), axis=-1)
         return xp.largest(own, self.slot, near)
 
-    def part(self, some: Array) -> tuple[Clusters, Array]:
-        """The clusters of some of the nodes (a mask [A]), and a mask of their variables [V']."""
-        return Clusters(self.at.part(some)[0]), some[self.slot]
-
 
 @dataclass(frozen=True)
 class Point:

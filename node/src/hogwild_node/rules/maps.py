@@ -9,31 +9,27 @@ has no step size. The packet from j holds :math:`h_j`.
 
 **The rule** ``"overwriting"`` (the paper's): a node applies its next layer to what it last heard.
 
-.. math:: h_i \leftarrow f^{(t_i)}_i\bigl(h_i, \{h_j(\tau^i_j) : j \in N(i)\}\bigr), \qquad
+.. math::
+    h_i \leftarrow f^{(t_i)}_i\bigl(h_i, \{h_j(\tau^i_j) : j \in N(i)\}\bigr), \qquad
           t_i \leftarrow t_i + 1 \quad \text{while } t_i < L
 
-A node counts its own updates only. At its layer 2 it may read a neighbour's value of layer 0 or 4,
-so the answer depends on the schedule. Each new value of a node overwrites the last one.
+At its layer 2 a node may read a neighbour's value of layer 0 or 4, so the answer depends on the
+schedule.
 
-**The rule** ``"caching"``: nodes keep, recompute and send the values of all layers; exact.
-
-A node keeps its neighbours' newest values of *all* layers, recomputes all its layers at each
-update, and sends all its values. The result is exact under any delay and loss.
+**The rule** ``"caching"``: a node keeps its neighbours' newest values of *all* layers, recomputes
+all its layers at each update, and sends all its values.
 
 .. math::
     z_i^\ell \leftarrow f^\ell_i\bigl(v_i^\ell, \{v_j^\ell(\tau^i_j) : j \in N(i)\}\bigr),
     \qquad \ell = 0, \dots, L - 1, \qquad
     \text{packet: } (v_i^0, \dots, v_i^{L-1}).
 
-The answer equals the synchronous one as soon as values have travelled L hops. A lost packet only
-costs time, because the next packet repeats it. The proof is in the documentation ("Asynchrony"). A
-node cannot know that it has its final answer, so it never stops.
+The answer is the synchronous one as soon as values have travelled L hops. A node cannot know that
+it has its final answer, so it never stops.
 
-**The rule** ``"resending"``: nodes wait for every layer of their neighbours; exact under loss.
-
-A node waits until every neighbour has delivered its value of the layer that the node needs. The
-answer equals the synchronous one, at the speed of the slowest node. Values are resent until they
-are acknowledged. Acknowledgements travel against the edges, so every edge needs its reverse.
+**The rule** ``"resending"``: a node waits until every neighbour has delivered its value of the
+layer that the node needs. The answer is the synchronous one, at the speed of the slowest node.
+Values are resent until they are acknowledged, against the edges, so every edge needs its reverse.
 """
 
 from __future__ import annotations

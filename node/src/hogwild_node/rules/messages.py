@@ -152,7 +152,7 @@ class MessageRule(Rule):
         before = self._remembered(clusters, h, inbox)
         heard = self._heard(clusters, mail, before)
         anchor = self._anchor(clusters, h, before, heard)
-        z, sound = self._mode(clusters, before, heard, anchor)
+        z, sound = mode(clusters, self._model, before, heard, anchor)
         resting = self.retreat.resting(at)
         astray = self.retreat.called(mail[:, : self.width], at)
         astray = astray | self.retreat.beyond(columns(z.own), at)
@@ -179,12 +179,6 @@ class MessageRule(Rule):
 
     def gradient_at(self, mail: Array, at: Star) -> Array:
         return self.gradient.gradient_at(mail[:, self.width :], at)
-
-    def _mode(
-        self, clusters: Clusters, before: Point, heard: Messages, anchor: Anchor
-    ) -> tuple[Point, Array]:
-        """The new z_i, and for which replicas and nodes it was found, [R, A]."""
-        return mode(clusters, self._model, before, heard, anchor)
 
     def _heard(self, clusters: Clusters, mail: Array, z: Point) -> Messages:
         """The messages heard. A neighbour that rests sends zeros. Its message is replaced by a

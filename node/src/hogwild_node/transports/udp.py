@@ -108,7 +108,7 @@ class UDPTransport(Transport):
         except OSError:
             return  # lost, as any datagram may be
 
-    def receive(self) -> list[Received]:
+    def arrived(self) -> list[Received]:
         found: list[Received] = []
         for _ in range(MANY):
             try:

@@ -118,18 +118,22 @@ class ZenohTransport(Transport):
         self.controller = controller
         self.name, self.prefix = name, f"hogwild/{model}"
         self.listen, self.certificates, self.lease = listen, certificates, lease
+        self.told = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        """There is no session, and nothing of one."""
         self.session: Any = None
         self.controls: Any = None
         self.watchers: Any = None
-        self.told = 0.0
         self.links: dict[str, str | None] = {}
         self.subscribers: list[Any] = []
-        self.arrived: dict[tuple[str, str], deque[Received]] = {}
+        self.inbox: dict[tuple[str, str], deque[Received]] = {}
         self.publishers: dict[tuple[str, str], Any] = {}
 
     def _config(self, neighbours: Mapping[str, str | None]) -> Any:
         plain = "tcp" if self.certificates is None else "tls"
-        there = [endpoint(text, f"neighbour {j}", plain) for j, text in neighbours.items() if text]
+        there = [endpoint(text, f"neighbour {j}", plain) for j, text in neighbours.items()]
         here = endpoint(self.listen, "the agent", plain)
         if self.certificates is not None and not all(x.startswith("tls/") for x in (here, *there)):
             raise SetupError(
@@ -195,8 +199,6 @@ class ZenohTransport(Transport):
         }  # fmt: skip
 
     def connect(self, neighbours: Mapping[str, str | None]) -> None:
-        for text, whose in ((self.listen, "the agent"), *((a, n) for n, a in neighbours.items())):
-            endpoint(text, whose if whose == "the agent" else f"neighbour {whose}")
         if self.session is not None and dict(neighbours) == self.links:
             return
         config = self._config(neighbours)
@@ -232,7 +234,7 @@ class ZenohTransport(Transport):
                 # keep a process from ending if its owner forgot to close the transport.
                 keep = self.zenoh.handlers.Callback(partial(self._keep, (j, kind)), indirect=False)
                 key = f"{self.prefix}/{kind}/{j}/{self.name}"
-                self.arrived[j, kind] = deque(maxlen=KINDS[kind])
+                self.inbox[j, kind] = deque(maxlen=KINDS[kind])
                 self.subscribers.append(self.session.declare_subscriber(key, keep))
                 self.publishers[j, kind] = self.session.declare_publisher(
                     f"{self.prefix}/{kind}/{self.name}/{j}", **options
@@ -248,6 +250,7 @@ class ZenohTransport(Transport):
         assert where is not None  # else the address was refused
         if self.certificates is not None:
             return self.certificates.refusal(*where, name)
+
         from hogwild_node.transports.tls import wants_certificates  # ssl costs two megabytes
 
         if protocol == "tcp" and wants_certificates(*where):
@@ -256,25 +259,18 @@ class ZenohTransport(Transport):
 
     def send(self, to: str, raw: bytes, *, hello: bool) -> None:
         publisher = self.publishers.get((to, "hello" if hello else "data"))
-        if publisher is None:
-            return
-        try:
-            publisher.put(raw)
-        except self.zenoh.ZError:
-            return  # lost, as any packet may be
+        if publisher is not None:
+            with contextlib.suppress(self.zenoh.ZError):  # lost, as any packet may be
+                publisher.put(raw)
 
     def _keep(self, link: tuple[str, str], sample: Any) -> None:
         """Keep a packet until the next turn; newer ones overwrite it."""
-        kept = self.arrived.get(link)
+        kept = self.inbox.get(link)
         if kept is not None:  # none: the link is closed
             kept.append(Received(link[0], sample.payload.to_bytes(), time.monotonic()))
 
-    def receive(self) -> list[Received]:
-        found = []
-        for kept in self.arrived.values():
-            while kept:
-                found.append(kept.popleft())
-        return found
+    def arrived(self) -> list[Received]:
+        return [kept.popleft() for kept in self.inbox.values() for _ in range(len(kept))]
 
     def control(self) -> list[bytes]:
         found: list[bytes] = []
@@ -292,8 +288,7 @@ class ZenohTransport(Transport):
                 self.watchers.put(line())
 
     def close(self) -> None:
-        session, self.session, self.links = self.session, None, {}
-        self.subscribers, self.publishers, self.controls, self.arrived = [], {}, None, {}
-        self.watchers = None
+        session = self.session
+        self._forget()
         if session is not None:
             session.close()

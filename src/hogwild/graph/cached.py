@@ -4,22 +4,17 @@ kept for as long as the tensors live unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from hogwild.graph.graph import Graph
-
-
-import weakref
-from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic
-
-from torch import Tensor
 
 P = ParamSpec("P")
 V = TypeVar("V")
@@ -46,16 +41,16 @@ class derived(once[V]):
         super().__init__(wraps(analysis)(torch.inference_mode(False)(analysis)))
 
 
-def kept(analysis: Callable[Concatenate[Graph, P], V]) -> Callable[Concatenate[Graph, P], V]:
+def cached(analysis: Callable[Concatenate[Graph, P], V]) -> Callable[Concatenate[Graph, P], V]:
     """A function of a graph, and of hashable arguments, that is computed once for each of them.
 
     The graph owns the value, under the function itself as a key: no two functions share a value. A
     function that returns an empty table declares a place for later results::
 
-        @kept
+        @cached
         def components(graph: Graph) -> Components: ...  # the same object at every call
 
-        @kept
+        @cached
         def plans(graph: Graph) -> dict[Key, Plan]:
             return {}  # filled by the function that makes plans for this graph
 
