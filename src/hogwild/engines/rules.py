@@ -221,7 +221,7 @@ def design_of(model: Energy, channels: int) -> Design:
 
 
 def _usual(design: Design) -> bool:
-    """Whether the networks are the paper's, which are compiled for these sizes (``rows.h``)."""
+    """Whether the networks are the paper's, which are compiled for these sizes (``fixed.h``)."""
     kinds = (
         design.heads,
         design.both_ends,

@@ -21,8 +21,7 @@ class Messengers : public Clusters<S> {
     Messengers(const Rule& rule, const Turn& turn) : A(rule, turn) {}
 
     void update() override {
-        A::fill(A::contexts);
-        while (A::ask()) {}
+        A::fill();
         A::read(turn_.h, h);
         A::read_views();
         for (int l = 0; l < LANES; ++l) known_[l] = m_.known[replica * f.nodes + node[l]] ? -1 : 0;

@@ -43,14 +43,13 @@ struct Turn {
 };
 
 /// A pack of nodes that take gradient steps.
-template <class S, class W = double>
-class Steps : public Stars<S, W> {
+template <class S>
+class Steps : public Stars<S> {
   public:
-    using A = Stars<S, W>;
+    using A = Stars<S>;
     using typename A::Rows;
-    using A::C, A::D, A::EDGE, A::H, A::K, A::M, A::NODE, A::Un, A::coming, A::degree, A::degrees, A::f,
-        A::first, A::lanes, A::most, A::node, A::pad, A::place, A::replica, A::replica_of, A::s, A::there;
-    static constexpr int SLOTS = A::APART ? 1 : LANES;  // of a turn in one pack
+    using A::C, A::D, A::H, A::K, A::M, A::Un, A::degree, A::degrees, A::f, A::first, A::lanes,
+        A::most, A::node, A::pad, A::place, A::q, A::qn, A::replica, A::s, A::there, A::w;
 
     Steps(const Rule& rule, const Turn& turn)
         : A(rule.filled), rule_(rule), m_(rule.memory), x_(rule.numbers), turn_(turn) {}
@@ -58,50 +57,30 @@ class Steps : public Stars<S, W> {
     /// Numbers of the letter of a gradient step.
     int letter() const { return K + (rule_.step == BLOCKS ? K * K : 0); }
 
-    /// Take the nodes at these slots of the turn, the one with the most edges first.
+    /// Take the nodes at these slots of the turn.
     void seat(const int32_t* slots, int count, int64_t replica_) {
-        lanes = A::APART ? (int)std::min<int64_t>(LANES, f.replicas - replica_) : count;
-        replica = replica_;
+        lanes = count, most = 0, replica = replica_;
         for (int l = 0; l < LANES; ++l) {
             slot[l] = slots[l < count ? l : 0];
             node[l] = turn_.nodes[slot[l]];
             first[l] = turn_.first[slot[l]];
             degrees[l] = degree[l] = (int)(turn_.first[slot[l] + 1] - first[l]);
+            most = std::max(most, degree[l]);
         }
-        most = degree[0];
     }
 
-    /// The nodes at these slots are updated next.
-    void expect(const int32_t* slots, int count) {
-        coming.count = count, coming.asked = 0;
-        for (int l = 0; l < count; ++l) {
-            const int64_t a = slots[l], i = turn_.nodes[a];
-            coming.first[l] = turn_.first[a], coming.degree[l] = turn_.first[a + 1] - turn_.first[a];
-            coming.edges[l] = A::edge_contexts(i), coming.node[l] = A::node_context(i);
+    /// Ask for the contexts of the nodes at these slots, which a later pack will read.
+    HOG_ASKS void expect(const int32_t* slots, int count, int64_t replica_) const {
+#if !HOG_GPU
+        for (int l = 0; l < count && !f.lane_weights; ++l) {
+            const int64_t i = turn_.nodes[slots[l]];
+            const int64_t many = turn_.first[slots[l] + 1] - turn_.first[slots[l]];
+            const double* at = f.node_context(i, replica_, f.node_row());
+            for (int64_t x = 0; x < f.node_row(); x += 8) HOG_ASK_FOR(at + x);
+            at = f.edge_contexts(i, replica_, f.edge_row());
+            for (int64_t x = 0; x < many * f.edge_row(); x += 8) HOG_ASK_FOR(at + x);
         }
-        coming.most = count ? (int)coming.degree[0] : 0;
-    }
-
-    /// Ask for the next piece of what they read: first the contexts of edges, then packets and the contexts of
-    /// nodes. Whether there was one.
-    HOG_ASKS bool ask() {
-        constexpr int side = A::APART ? LANES : 1;  // numbers side by side
-        const int p = coming.asked++, after = A::APART ? p : p - coming.most;
-        if (p < coming.most)
-            for (int l = 0; l < coming.count && p < coming.degree[l]; ++l)
-                for (int x = 0; x < EDGE * side; x += 8) HOG_ASK_FOR(coming.edges[l] + p * EDGE * side + x);
-        if (after < 0) return true;
-        for (int l = 0; l < coming.count && after < coming.degree[l]; ++l)
-            for (int x = 0; x < K * side; x += 8) {
-                const int64_t e = coming.first[l] + after;
-                HOG_ASK_FOR(turn_.inbox.of(e, replica) + x);
-                HOG_ASK_FOR(turn_.mail.of(e, replica) + x);
-                if (!A::APART) HOG_ASK_FOR(turn_.letters.of(e, replica) + x);
-            }
-        const int lane_ = A::APART ? after - coming.most : after;
-        if (lane_ >= 0 && lane_ < coming.count)
-            for (int x = 0; x < NODE * side; x += 8) HOG_ASK_FOR(coming.node[lane_] + x);
-        return after < coming.most || lane_ < coming.count;
+#endif
     }
 
     /// Memory for packs of nodes with up to so many edges.
@@ -113,7 +92,7 @@ class Steps : public Stars<S, W> {
     }
 
     virtual void update() {
-        A::fill(contexts);
+        A::fill();
         read(turn_.h, h);
         read_views();
         hear(0);
@@ -130,12 +109,12 @@ class Steps : public Stars<S, W> {
     const Numbers& x_;
     const Turn& turn_;
     int64_t slot[LANES];
-    V *contexts, *h, *now, *views, *toward, *heard, *blocks;
+    V *h, *now, *views, *toward, *heard, *blocks;
     Tape tape;
     Quadratic model;
 
     virtual void lay(Layout& to, size_t P) {
-        contexts = A::APART ? nullptr : to.take(P * EDGE + NODE);
+        q = to.take(P * f.edge_row()), w = to.take(P * H), qn = to.take(f.node_row());
         h = to.take(K), now = to.take(K), views = to.take(P * K);
         toward = to.take(P * K + 2 * K), heard = to.take(letter());
         blocks = to.take(2 * K * K + 2 * K + M), tape = new_tape(to, P);
@@ -145,8 +124,7 @@ class Steps : public Stars<S, W> {
 
     Tape new_tape(Layout& to, size_t P) const {
         const size_t hidden = P * H * s.message().hidden();
-        const bool plain = S::CONSTANT && rule_.step != BLOCKS && !rule_.messages;
-        return Tape{to.take(hidden), plain ? nullptr : to.take(hidden), to.take(s.loop().hidden()),
+        return Tape{to.take(hidden), to.take(hidden), to.take(s.loop().hidden()),
                     to.take(s.loop().hidden()), to.take(s.update().hidden()),
                     to.take(s.update().hidden())};
     }
@@ -159,35 +137,45 @@ class Steps : public Stars<S, W> {
 
     int64_t edge_of(int p, int l) const { return f.order[place(p, l)]; }
     double& of_node(const Field& field, int c, int l) const {
-        return field.of(node[l], replica_of(l))[c * field.channel];
+        return field.of(node[l], replica)[c * field.channel];
     }
     double& of_edge(const Field& field, int c, int p, int l) const {
-        return field.of(edge_of(p, l), replica_of(l))[c * field.channel];
+        return field.of(edge_of(p, l), replica)[c * field.channel];
     }
     void recall(const Field& field, int count, V* to) const {
-        const Rows at = A::rows(field, node);
-        if (count == K) return A::read_rows(at, to);
+        Rows at;
+        at.channel = field.channel;
+        for (int l = 0; l < LANES; ++l) at.at[l] = field.of(node[l], replica);
         HOG_EACH(c, count) to[c] = at[c];
     }
     /// Remember some numbers of the lanes in `who`.
     void keep(const Field& field, int count, const V* from, Mask who) const {
         for (int l = 0; l < lanes; ++l) {
             if (!who[l]) continue;
-            double* at = field.of(node[l], replica_of(l));
+            double* at = field.of(node[l], replica);
             HOG_EACH(c, count) at[c * field.channel] = part(from[c], l);
         }
     }
     void keep(const Field& field, int count, const V* from) const {
-        if (count == K) A::write_rows(from, A::rows(field, node), lanes);
-        else keep(field, count, from, Mask{} - 1);
+        keep(field, count, from, Mask{} - 1);
     }
-    void read(const Field& field, V* to) const { A::read_rows(A::rows(field, slot), to); }
-    void write(const Field& field, const V* from) const { A::write_rows(from, A::rows(field, slot), lanes); }
+    void read(const Field& field, V* to) const {
+        Rows at;
+        at.channel = field.channel;
+        for (int l = 0; l < LANES; ++l) at.at[l] = field.of(slot[l], replica);
+        HOG_EACH(c, K) to[c] = at[c];
+    }
+    void write(const Field& field, const V* from) const {
+        for (int l = 0; l < lanes; ++l) {
+            double* at = field.of(slot[l], replica);
+            HOG_EACH(c, K) at[c * field.channel] = part(from[c], l);
+        }
+    }
     void read_views() {
         HOG_EACH(p, most) {
-            V* const to = views + p * K;
-            A::read_rows(A::rows(turn_.inbox, p), to);
-            HOG_EACH(c, K) to[c] = pick(there(p), to[c], wide(0.0));
+            const Rows at = A::rows(turn_.inbox, p);
+            const Mask m = there(p);
+            HOG_EACH(c, K) views[p * K + c] = pick(m, at[c], wide(0.0));
         }
     }
     /// Sums of the letters, which begin at number `from` of the mail.
@@ -196,23 +184,17 @@ class Steps : public Stars<S, W> {
         HOG_EACH(c, count) heard[c] = wide(0.0);
         HOG_EACH(p, most) {
             const Rows at = A::rows(turn_.mail, p, from);
-            V* rest = pad;
-            HOG_ROOM(gradient, K, rest);
-            A::read_rows(at, gradient);
-            HOG_EACH(c, K) heard[c] += pick(there(p), gradient[c], wide(0.0));
-            for (int c = K; c < count; ++c) heard[c] += pick(there(p), at[c], wide(0.0));
+            const Mask m = there(p);
+            HOG_EACH(c, count) heard[c] += pick(m, at[c], wide(0.0));
         }
     }
     void write_letters(int from, int count, const V* letters) const {
-        HOG_EACH(p, most) {
-            const Rows to = A::rows(turn_.letters, p, from);
-            int some = 0;  // nodes with more edges come first
-            while (some < lanes && degree[some] > p) ++some;
-            if (count == K) A::write_rows(letters + p * K, to, some);
-            else
-                for (int l = 0; l < some; ++l)
-                    HOG_EACH(c, count) to.at[l][c * to.channel] = part(letters[p * count + c], l);
-        }
+        for (int l = 0; l < lanes; ++l)
+            HOG_EACH(p, degree[l]) {
+                double* at =
+                    turn_.letters.of(first[l] + p, replica) + from * turn_.letters.channel;
+                HOG_EACH(c, count) at[c * turn_.letters.channel] = part(letters[p * count + c], l);
+            }
     }
 
     // -- the rule ----------------------------------------------------------------------------------
@@ -227,7 +209,7 @@ class Steps : public Stars<S, W> {
                 V rate = wide(x_.rate);
                 if (rule_.step == GIVEN)
                     for (int l = 0; l < LANES; ++l)
-                        lane(rate, l) = rule_.rates[(replica_of(l) * K + c) * f.nodes + node[l]];
+                        lane(rate, l) = rule_.rates[(replica * K + c) * f.nodes + node[l]];
                 to[c] = from[c] - rate * g[c];
             }
             return;
@@ -253,8 +235,7 @@ class Steps : public Stars<S, W> {
     void refresh(const V* at, int from) {
         if (rule_.step != BLOCKS) {
             V* own = blocks;
-            A::local(at, views, tape, own, toward, [&] { ask(); });
-            while (ask()) {}
+            A::local(at, views, tape, own, toward);
             keep(m_.gradient, K, own);
             write_letters(from, K, toward);
             return;

@@ -89,6 +89,7 @@ struct Model {
     }
 };
 
+#if HOG_GPU
 /// The sizes of a network that follow from its layers, which are constants: L(), D() and w(l) of S.
 template <class S>
 struct Layers {
@@ -152,6 +153,7 @@ struct StaticNet : Layers<StaticNet<ACT, RELU, R0, R1, R2, R3, INPUTS, WIDTHS...
         return (rising[j >> 6] >> (j & 63)) & 1;
     }
 };
+#endif
 
 /// The connectivity of one graph; edges are sorted by receiver (plan.h).
 struct GraphView {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "draws.h"
+#include "beside.h"
 #include "messages.h"
 
 namespace hog {
@@ -191,21 +192,44 @@ inline int by_degree(const Turn& turn, int64_t from, int64_t to, int32_t* slots)
     return count;
 }
 
-/// Update the nodes `from` ... `to` of a turn in one replica, or in LANES replicas from this one on.
-template <class Pack>
-void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64_t to, int64_t replica, Arena& arena) {
+/// Update the nodes `from` ... `to` of a turn in one replica.
+template <class S>
+void update_nodes(const Rule& rule, const Turn& turn, int64_t from, int64_t to,
+                         int64_t replica, Arena& arena) {
     int32_t slots[CHUNK];
     const int count = by_degree(turn, from, to, slots);
     auto degree = [&](int32_t a) { return turn.first[a + 1] - turn.first[a]; };
-    Pack pack(rule, turn);
-    pack.lay_out(arena, (int)degree(slots[0]));
-    if (Pack::SLOTS == 1) std::iota(slots, slots + count, (int32_t)from);  // as they lie in memory
-    for (int at = 0; at < count; at += Pack::SLOTS) {
-        if (Pack::SLOTS > 1 && at && degree(slots[at]) * 2 < pack.most) pack.lay_out(arena, (int)degree(slots[at]));
-        const int next = at + Pack::SLOTS;
-        pack.seat(slots + at, std::min(Pack::SLOTS, count - at), replica);
-        pack.expect(slots + next, std::max(0, std::min(Pack::SLOTS, count - next)));
-        pack.update();
+    auto run = [&](auto& pack) {
+        for (int at = 0; at < count; at += LANES) {
+            if (at == 0 || degree(slots[at]) * 2 < pack.most)
+                pack.lay_out(arena, (int)degree(slots[at]));
+            const int next = at + LANES;
+            if (next < count) pack.expect(slots + next, std::min(LANES, count - next), replica);
+            pack.seat(slots + at, std::min(LANES, count - at), replica);
+            pack.update();
+        }
+    };
+    if (rule.messages) {
+        Messengers<S> pack(rule, turn);
+        run(pack);
+    } else {
+        Steps<S> pack(rule, turn);
+        run(pack);
+    }
+}
+
+/// The same with a model of constant sizes.
+template <class Pack>
+void update_fixed(const Rule& rule, const Turn& turn, int64_t from, int64_t to, int64_t replica,
+                  Arena& arena) {
+    int32_t slots[CHUNK];
+    const int count = by_degree(turn, from, to, slots);
+    Pack pack(rule, turn, replica);
+    pack.lay_out(arena, (int)(turn.first[slots[0] + 1] - turn.first[slots[0]]));
+    for (int at = 0; at < count; at += LANES) {
+        const int next = at + LANES;
+        pack.expect(slots + next, std::max(0, std::min(LANES, count - next)));
+        pack.update(slots + at, std::min(LANES, count - at));
     }
 }
 
@@ -224,13 +248,8 @@ inline void take_turn(const Rule& rule, const Turn& given, const Post* post, int
     std::vector<Arena> own(threads);
     std::vector<Places> places(threads);
     typedef FixedModel<2, 2, 4> Usual;
-    const bool usual = Usual::is(*rule.filled.sizes), apart = rule.filled.lane_weights;
-    if (apart && (!usual || rule.messages || rule.step == BLOCKS))
-        throw std::invalid_argument("only plain steps of the usual model have replicas side by side");
-    const auto update = apart           ? update_nodes<Steps<Usual, V>>
-                        : rule.messages ? (usual ? update_nodes<Messengers<Usual>> : update_nodes<Messengers<AnyModel>>)
-                        : usual         ? update_nodes<Steps<Usual>>
-                                        : update_nodes<Steps<AnyModel>>;
+    typedef FixedSteps<2, 2, 4> Quick;
+    const bool usual = Usual::is(*rule.filled.sizes);
     each_task(chunks, threads, [&](int64_t t, int64_t thread) {
         const int64_t from = t * chunk, to = std::min(size, from + chunk);
         Turn turn = given;
@@ -247,7 +266,27 @@ inline void take_turn(const Rule& rule, const Turn& given, const Post* post, int
             turn.inbox.begin = turn.mail.begin = turn.letters.begin = begun;
             turn.also.begin = from;
         }
-        for (int64_t r = 0; r < replicas; r += apart ? LANES : 1) update(rule, turn, from, to, r, own[thread]);
+        typedef FixedReplicas<2, 2, 4> Beside;
+        if (Beside::serves(rule, turn)) {
+            int64_t most = 0;
+            for (int64_t a = from; a < to; ++a)
+                most = std::max(most, turn.first[a + 1] - turn.first[a]);
+            for (int64_t block = 0; block * LANES < replicas; ++block) {
+                Beside pack(rule, turn, block);
+                pack.lay_out(own[thread], most);
+                for (int64_t a = from; a < to; ++a) {
+                    pack.expect(std::min(a + 1, to - 1));
+                    pack.update(a);
+                }
+            }
+            return;
+        }
+        const bool quick = Quick::serves(rule, turn);
+        for (int64_t r = 0; r < replicas; ++r) {
+            if (quick) update_fixed<Quick>(rule, turn, from, to, r, own[thread]);
+            else if (usual) update_nodes<Usual>(rule, turn, from, to, r, own[thread]);
+            else update_nodes<AnyModel>(rule, turn, from, to, r, own[thread]);
+        }
     });
 }
 

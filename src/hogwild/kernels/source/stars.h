@@ -38,6 +38,19 @@ struct Filled {
     // [R / LANES, ., LANES]; of_edges and of_nodes are then [R / LANES, ., row, LANES]. nullptr: they are not.
     const double* lane_weights;
 
+    /// The contexts of a node, and of the edges into it; with replicas side by side those of LANES of them.
+    const double* node_context(int64_t i, int64_t replica, int64_t row) const {
+        return of_nodes + (replica * nodes + i) * row;
+    }
+    const double* edge_contexts(int64_t i, int64_t replica, int64_t row) const {
+        return of_edges + (replica * edges + begin[i]) * row;
+    }
+
+    static int64_t padded(int64_t x) { return (x + LANES - 1) / LANES * LANES; }
+    int64_t edge_row() const { return padded(sizes->heads() * (sizes->message().context() + 1)); }
+    int64_t node_row() const {
+        return padded(sizes->loop().context() + sizes->update().context() + 1);
+    }
     int64_t all_weights() const {
         return sizes->heads() * sizes->message().weights() + sizes->loop().weights() +
                sizes->update().weights();
@@ -53,9 +66,6 @@ struct Tape {
     V *s, *a;    // [positions, H, hidden] of the message networks
     V *sl, *al;  // of the self message
     V *su, *au;  // of the update
-
-    /// The pre-activations of messages from here on; nobody reads them where `a` is null.
-    V* units(int at) const { return a ? a + at : nullptr; }
 };
 
 /// Quadratic models of the energies of a pack (hogwild_node/local.py).
@@ -76,51 +86,37 @@ struct Layout {
     }
 };
 
-/// Room for some vectors: an array where sizes are constants, which lies in registers, or memory at `from`.
-#define HOG_ROOM(name, count, from)                     \
-    V name##_[S::CONSTANT ? (count) : 1];               \
-    V* const name = S::CONSTANT ? name##_ : from;       \
-    if (!S::CONSTANT) from += (count)
-
-/// LANES nodes of one replica with the edges into them; or one node in LANES replicas, whose weights W are V.
-/// Lanes behind the last one repeat the first.
-template <class S, class W = double>
+/// LANES nodes of one replica with the edges into them. Lanes behind the last node repeat the first.
+template <class S>
 class Stars : public S::Dims {
   public:
     using B = typename S::Dims;
-    using B::C, B::D, B::EDGE, B::H, B::K, B::M, B::NODE, B::Un;
-    static constexpr bool APART = sizeof(W) > sizeof(double);  // lanes are replicas
+    using B::C, B::D, B::H, B::K, B::M, B::Un;
     const Filled& f;
     const S s;
-    int lanes = 0, most = 0;            // nodes or replicas; largest degree
+    int lanes = 0, most = 0;            // nodes; largest degree
     int64_t node[LANES], first[LANES];  // node; place of its first edge in the inbox
     int degree[LANES];
     Mask degrees;
-    int64_t replica = 0;  // of the first lane
-    const V *q, *qn;      // contexts and weights [positions, H, .] of edges; contexts of nodes
-    V* pad;
+    int64_t replica = 0;
+    V *q, *w, *qn, *pad;  // contexts [positions, H, context], weights [positions, H], contexts of nodes
 
     explicit Stars(const Filled& filled) : B(*filled.sizes), f(filled), s(*filled.sizes) {}
-
-    int64_t replica_of(int l) const { return APART && l < lanes ? replica + l : replica; }
 
     /// Vectors of scratch memory that the networks need.
     size_t pad_size() const {
         size_t most_ = 0;
         for (const Net* net : {&f.sizes->message(), &f.sizes->loop(), &f.sizes->update()})
             most_ = std::max<size_t>(most_, net->hidden() * (net->D() + 1) + 5 * net->widest() + 2 * net->D());
-        return 2 * most_ + Un * Un + D * D + K * K + 4 * M * K + C * D + M * Un + 8 * (D + Un + M) + 64;
+        return 2 * most_ + Un * Un + D * D + K * K + 4 * M * K + C * D + M * Un + 6 * (D + Un + M) + 64;
     }
 
-    const W* head(int hd) const {
-        const double* const all = APART ? f.lane_weights : f.weights;
-        return (const W*)(all + replica * f.all_weights()) + hd * s.message().weights();
+    const double* head(int hd) const {
+        return f.weights + replica * f.all_weights() + hd * s.message().weights();
     }
-    const W* loop() const { return head(H); }
-    const W* update() const { return loop() + s.loop().weights(); }
-    const V* edge(int p, int hd) const { return q + p * EDGE + hd * s.message().context(); }
-    /// The weight of the message at a position; zero in lanes without such an edge.
-    V weight(int p, int hd) const { return q[p * EDGE + H * s.message().context() + hd]; }
+    const double* loop() const { return head(H); }
+    const double* update() const { return loop() + s.loop().weights(); }
+    const V* edge(int p, int hd) const { return q + p * f.edge_row() + hd * s.message().context(); }
     const V* of_loop() const { return qn; }
     const V* of_update() const { return qn + s.loop().context(); }
     V loop_weight() const { return qn[s.loop().context() + s.update().context()]; }
@@ -129,147 +125,116 @@ class Stars : public S::Dims {
     int64_t place(int p, int l) const {
         return degree[l] ? f.begin[node[l]] + std::min(p, degree[l] - 1) : 0;
     }
-    /// Where a number of items lies in memory, one item a lane.
+    /// Numbers of the edges at a position, by channel; in lanes without such an edge, of another one.
+    /// The first lane has the most edges.
     struct Rows {
-        double* at[LANES];
+        const double* at[LANES];
         int64_t channel;
-        bool together;  // the numbers [K] of all lanes lie side by side, from at[0] on
         HOG_METHOD V operator[](int c) const {
             const int64_t i = c * channel;
             return Vector<double, 64>::of([&](int l) { return at[l][i]; });
         }
     };
-    Rows rows(const Field& field, const int64_t* items, int from = 0) const {
+    Rows rows(const Field& field, int p, int from = 0) const {
         Rows out;
         out.channel = field.channel;
-        out.together = APART && K == 2 && field.channel == 1 && field.replica == K && lanes == LANES;
-        for (int l = 0; l < (out.together ? 1 : LANES); ++l)
-            out.at[l] = field.of(items[l], replica_of(l)) + from * field.channel;
+        for (int l = 0; l < LANES; ++l) {
+            const int lane_ = degree[l] ? l : 0;
+            const int64_t e = first[lane_] + std::min(p, degree[lane_] - 1);
+            out.at[l] = field.of(e, replica) + from * field.channel;
+        }
         return out;
     }
-    /// The edges at a position of the inbox; another edge in lanes without such an edge. The first lane has
-    /// the most edges.
-    Rows rows(const Field& field, int p, int from = 0) const {
-        int64_t items[LANES];
-        for (int l = 0; l < LANES; ++l) {
-            const int like = degree[l] ? l : 0;
-            items[l] = plain(first[like] + std::min(p, degree[like] - 1));
-        }
-        return rows(field, items, from);
-    }
-    /// x, which the compiler does not gather together with its neighbours: gathers are slow.
-    HOG_INLINE int64_t plain(int64_t x) {
-        asm("" : "+r"(x));
-        return x;
-    }
-    /// Numbers [K] of rows, and the reverse for the first `count` lanes.
-    HOG_METHOD void read_rows(const Rows& from, V* to) const {
-        if (APART && from.together) {
-            to[0] = eight(from.at[0]), to[K - 1] = eight(from.at[0] + LANES);
-            return unzip(to[0], to[K - 1]);
-        }
-        if (K == 2 && from.channel == 1) return read_pairs(from.at, to[0], to[K - 1]);
-        HOG_EACH(c, K) to[c] = from[c];
-    }
-    HOG_METHOD void write_rows(const V* from, const Rows& to, int count) const {
-        if (APART && to.together) {
-            V low = from[0], high = from[K - 1];
-            zip(low, high);
-            put_eight(low, to.at[0]), put_eight(high, to.at[0] + LANES);
-            return;
-        }
-        if (K == 2 && to.channel == 1) return write_pairs(from[0], from[K - 1], to.at, count);
-        for (int l = 0; l < count; ++l) HOG_EACH(c, K) to.at[l][c * to.channel] = part(from[c], l);
-    }
 
-    /// The contexts of a node, and of the edges into it, in the replica of the first lane.
-    const double* node_context(int64_t i) const {
-        return f.of_nodes + (replica * f.nodes + i * (APART ? LANES : 1)) * NODE;
-    }
-    const double* edge_contexts(int64_t i) const {
-        return f.of_edges + (replica * f.edges + f.begin[i] * (APART ? LANES : 1)) * EDGE;
-    }
-
-    /// Read the contexts of the pack into `room` [positions EDGE + NODE], unless replicas lie side by side.
-    void fill(V* room) {
-        if constexpr (APART) {
-            q = (const V*)edge_contexts(node[0]), qn = (const V*)node_context(node[0]);
-            return;
-        }
-        q = room, qn = room + most * EDGE;
+    /// Read the contexts of the pack.
+    void fill() {
+        if (f.lane_weights) return fill_apart();
         const double* rows[LANES];
-        for (int l = 0; l < LANES; ++l) rows[l] = node_context(node[l]);
-        for (int i = 0; i < NODE; i += LANES) transpose(rows, i, room + most * EDGE + i);
-        for (int l = 0; l < LANES; ++l) rows[l] = degree[l] ? edge_contexts(node[l]) : f.of_edges;
+        for (int l = 0; l < LANES; ++l)
+            rows[l] = f.node_context(node[l], replica, f.node_row());
+        for (int64_t i = 0; i < f.node_row(); i += LANES) transpose(rows, i, qn + i);
         const int weights = H * s.message().context();
-        for (int p = 0; p < most; ++p, room += EDGE) {
-            const double* at[LANES];
-            for (int l = 0; l < LANES; ++l) at[l] = rows[l] + plain(std::max(std::min(p, degree[l] - 1), 0)) * EDGE;
-            for (int i = 0; i < EDGE; i += LANES) transpose(at, i, room + i);
-            HOG_EACH(hd, H) room[weights + hd] = pick(there(p), room[weights + hd], wide(0.0));
+        for (int p = 0; p < most; ++p) {
+            for (int l = 0; l < LANES; ++l)
+                rows[l] = degree[l] ? f.edge_contexts(node[l], replica, f.edge_row()) +
+                                          std::min(p, degree[l] - 1) * f.edge_row()
+                                    : f.of_edges;
+            V* to = q + p * f.edge_row();
+            for (int64_t i = 0; i < f.edge_row(); i += LANES) transpose(rows, i, to + i);
+            const Mask m = there(p);
+            HOG_EACH(hd, H) w[p * H + hd] = pick(m, to[weights + hd], wide(0.0));
         }
     }
 
-    /// What the next pack reads: it is asked for a piece at a time, between the computations of this pack, so
-    /// that memory has time to answer.
-    struct Coming {
-        int count = 0, most = 0, asked = 0;
-        int64_t first[LANES], degree[LANES];
-        const double *edges[LANES], *node[LANES];
-    } coming;
-
-    /// Evaluate the networks at h [K] and the views [positions, K]; the energies' parts `m` [M] too. Two positions
-    /// are evaluated together. `between()` is called after each of them.
-    template <class Between>
-    HOG_METHOD void pass(const V* h, const V* views, const Tape& t, V* m, V* pad_, const Between& between) const {
-        const auto &lo = s.loop(), &up = s.update();
-        HOG_ROOM(y, 2 * D + Un, pad_);
-        HOG_ROOM(value, 2 * C + M, pad_);
-        V* const rest = pad_;
-        forward(lo, loop(), of_loop(), h, t.sl, t.al, value, rest);
-        HOG_ALL(c, M) m[c] = loop_weight() * value[c];
-        int p = 0;
-        for (; p + 1 < most; p += 2) listen<2>(p, h, views, t, m, y, value, rest, between);
-        if (p < most) listen<1>(p, h, views, t, m, y, value, rest, between);
-        HOG_ALL(c, M) y[c] = m[c];
-        HOG_ALL(c, K) y[M + c] = h[c];
-        forward(up, update(), of_update(), y, t.su, t.au, value, rest);
+    /// The same where replicas lie side by side, number by number.
+    void fill_apart() {
+        const int64_t block = replica / LANES, own = replica % LANES;
+        auto one = [&](const double* rows, int64_t row, int l, V* to) {
+            for (int64_t i = 0; i < row; ++i) lane(to[i], l) = rows[i * LANES + own];
+        };
+        for (int l = 0; l < LANES; ++l) {
+            one(f.node_context(node[l], block, f.node_row() * LANES), f.node_row(), l, qn);
+            for (int p = 0; p < most; ++p) {
+                const double* rows = degree[l] ? f.edge_contexts(node[l], block, f.edge_row() * LANES) +
+                                                     std::min(p, degree[l] - 1) * f.edge_row() * LANES
+                                               : f.of_edges;
+                one(rows, f.edge_row(), l, q + p * f.edge_row());
+            }
+        }
+        for (int p = 0; p < most; ++p)
+            HOG_EACH(hd, H) {
+                const V weight = q[p * f.edge_row() + H * s.message().context() + hd];
+                w[p * H + hd] = pick(there(p), weight, wide(0.0));
+            }
     }
+
+    /// Evaluate the networks at h [K] and the views [positions, K]; the energies' parts `m` [M] too.
     void pass(const V* h, const V* views, const Tape& t, V* m, V* pad_) const {
-        pass(h, views, t, m, pad_, [] {});
+        const auto &me = s.message(), &lo = s.loop(), &up = s.update();
+        V *y = pad_, *value = y + std::max((int)D, (int)Un), *rest = value + std::max(std::max((int)C, (int)M), 1);
+        forward(lo, loop(), of_loop(), h, t.sl, t.al, value, rest);
+        HOG_EACH(c, M) m[c] = loop_weight() * value[c];
+        for (int p = 0; p < most; ++p) {
+            HOG_EACH(c, K) {
+                if (s.ends() == 2) y[2 * c] = h[c];
+                y[s.ends() * c + s.ends() - 1] = views[p * K + c];
+            }
+            HOG_EACH(hd, H) {
+                const int at = (p * H + hd) * me.hidden();
+                forward(me, head(hd), edge(p, hd), y, t.s + at, t.a + at, value, rest);
+                const V weight = w[p * H + hd];
+                V* to = m + (s.concat() ? hd * C : 0);
+                HOG_EACH(c, C) to[c] += weight * value[c];
+            }
+        }
+        HOG_EACH(c, M) y[c] = m[c];
+        HOG_EACH(c, K) y[M + c] = h[c];
+        forward(up, update(), of_update(), y, t.su, t.au, value, rest);
     }
 
     /// Gradients of the energies in h [K] and in the views [positions, K].
-    template <class Between>
-    HOG_METHOD void local(const V* h, const V* views, const Tape& t, V* own, V* toward, const Between& between) const {
+    void local(const V* h, const V* views, const Tape& t, V* own, V* toward) const {
         const auto &me = s.message(), &lo = s.loop(), &up = s.update();
-        V* rest = pad;
-        HOG_ROOM(m, M, rest);
-        HOG_ROOM(bar, Un, rest);
-        HOG_ROOM(g, D, rest);
-        HOG_ROOM(p_, M, rest);
-        HOG_ROOM(sum, K, rest);
-        pass(h, views, t, m, rest, between);
+        V *m = pad, *bar = m + M, *g = bar + Un, *p_ = g + std::max((int)D, (int)Un), *rest = p_ + M;
+        pass(h, views, t, m, rest);
         const V one = wide(1.0);
         gradient_of(up, update(), of_update(), t.su, &one, bar, rest);
-        HOG_ALL(c, M) p_[c] = loop_weight() * bar[c];
+        HOG_EACH(c, M) p_[c] = loop_weight() * bar[c];
         gradient_of(lo, loop(), of_loop(), t.sl, p_, g, rest);
-        HOG_ALL(c, K) sum[c] = bar[M + c] + g[c] + s.beta() * h[c];
+        HOG_EACH(c, K) own[c] = bar[M + c] + g[c] + s.beta() * h[c];
         for (int p = 0; p < most; ++p) {
-            V* const to = toward + p * K;
+            HOG_EACH(c, K) toward[p * K + c] = wide(0.0);
             HOG_EACH(hd, H) {
-                const V share = weight(p, hd);
-                HOG_ALL(c, C) p_[c] = share * bar[(s.concat() ? hd * C : 0) + c];
-                gradient_of(me, head(hd), edge(p, hd), t.s + (hd * most + p) * me.hidden(), p_, g, rest);
-                HOG_ALL(c, K) {
-                    if (s.ends() == 2) sum[c] += g[2 * c];
-                    const V back = g[s.ends() * c + s.ends() - 1];
-                    to[c] = hd ? to[c] + back : back;
+                const V weight = w[p * H + hd];
+                HOG_EACH(c, C) p_[c] = weight * bar[(s.concat() ? hd * C : 0) + c];
+                gradient_of(me, head(hd), edge(p, hd), t.s + (p * H + hd) * me.hidden(), p_, g,
+                            rest);
+                HOG_EACH(c, K) {
+                    if (s.ends() == 2) own[c] += g[2 * c];
+                    toward[p * K + c] += g[s.ends() * c + s.ends() - 1];
                 }
             }
-            between();
         }
-        HOG_ALL(c, K) own[c] = sum[c];
     }
 
     /// Quadratic models at the point of the pass `t` (h [K], sums m [M]).
@@ -299,8 +264,8 @@ class Stars : public S::Dims {
             HOG_EACH(i, K * K) x[i] = c_[i] = wide(0.0);
             HOG_EACH(i, M * K) j[i] = wide(0.0);
             HOG_EACH(hd, H) {
-                const V weight = this->weight(p, hd);
-                const int at = (hd * most + p) * me.hidden(), row = s.concat() ? hd * C : 0;
+                const V weight = w[p * H + hd];
+                const int at = (p * H + hd) * me.hidden(), row = s.concat() ? hd * C : 0;
                 HOG_EACH(c, C) p_[c] = weight * bar[row + c];
                 bent(me, t.s + at, t.a + at, far.a + at, bend, cv);
                 expand_whole(me, head(hd), edge(p, hd), t.s + at, cv, p_, J, g, curved, rest);
@@ -331,31 +296,6 @@ class Stars : public S::Dims {
         HOG_EACH(c, M) HOG_EACH(e, M) to.u[c * M + e] = um(c, e);
         for (int p = 0; p < most; ++p)
             add_product(K, M, K, mixed.turned(), {to.j + p * M * K, K}, to.x + p * K * K);
-    }
-
-  private:
-    /// Add the messages at COUNT positions to m [M].
-    template <int COUNT, class Between>
-    HOG_METHOD void listen(int p, const V* h, const V* views, const Tape& t, V* m, V* y, V* value, V* rest,
-                           const Between& between) const {
-        const auto& me = s.message();
-        HOG_ALL(b, COUNT) HOG_ALL(c, K) {
-            if (s.ends() == 2) y[b * D + 2 * c] = h[c];
-            y[b * D + s.ends() * c + s.ends() - 1] = views[(p + b) * K + c];
-        }
-        HOG_EACH(hd, H) {
-            const int at = (hd * most + p) * me.hidden();
-            if constexpr (COUNT == 2)
-                forward_two(me, head(hd), edge(p, hd), EDGE, y, t.s + at, t.units(at), value, rest);
-            else
-                forward(me, head(hd), edge(p, hd), y, t.s + at, t.units(at), value, rest);
-            V* to = m + (s.concat() ? hd * C : 0);
-            HOG_ALL(b, COUNT) {
-                const V share = weight(p + b, hd);
-                HOG_ALL(c, C) to[c] += share * value[b * C + c];
-            }
-        }
-        for (int b = 0; b < COUNT; ++b) between();
     }
 
     /// The curvature of every hidden unit.

@@ -79,9 +79,8 @@ struct Unrolled {
 
     /// The Jacobian J [O, D], the gradient J' p [D] and the curvature H [D, D] of p' f, whose hidden units
     /// have the curvatures `bend`.
-    template <class T>
-    HOG_INLINE void expand(const T* weights, const V* q, const V* s, const V* bend, const V* p, V* J, V* g,
-                           V* H) {
+    HOG_INLINE void expand(const double* weights, const V* q, const V* s, const V* bend, const V* p, V* J,
+                           V* g, V* H) {
         V first[W * D], second[W * D];  // Jacobians of the hidden units
         HOG_ALL(j, D) {
             const V gate = q[N::q(0) + j];
@@ -107,10 +106,10 @@ struct Unrolled {
 
   private:
     /// Jacobians of layer l from those of the units below it, whose slopes are s.
-    template <int l, int width, class T>
-    HOG_INLINE void slant(const T* weights, const V* q, const V* s, const V* lower, V* to) {
+    template <int l, int width>
+    HOG_INLINE void slant(const double* weights, const V* q, const V* s, const V* lower, V* to) {
         constexpr int at = N::q(l);
-        const T *Wy = weights + N::p(l), *Wz = Wy + width * D;
+        const double *Wy = weights + N::p(l), *Wz = Wy + width * D;
         V up[W];
         HOG_ALL(m, W) up[m] = q[at + D + width + m] * s[m];
         HOG_ALL(j, D) {
@@ -124,10 +123,10 @@ struct Unrolled {
         }
     }
     /// Sensitivities of the units below layer l, before their slopes.
-    template <int l, class T>
-    HOG_INLINE void feel(const T* weights, const V* q, const V* above, V* felt) {
+    template <int l>
+    HOG_INLINE void feel(const double* weights, const V* q, const V* above, V* felt) {
         constexpr int width = N::w(l), at = N::q(l);
-        const T* Wz = weights + N::p(l) + width * D;
+        const double* Wz = weights + N::p(l) + width * D;
         HOG_ALL(m, W) {
             V sum = Wz[m] * above[0];
             HOG_ALL(i, width) if (i) sum += Wz[i * W + m] * above[i];
@@ -143,27 +142,15 @@ struct Unrolled {
     }
 };
 
-/// `forward`, `forward_two`, `gradient_of` and `expand_whole` for networks of constant sizes.
-template <int D, int W, int O, class T>
-HOG_INLINE void forward(const FixedNet<D, W, O>&, const T* weights, const V* q, const V* y, V* s, V* a, V* value,
-                    V*) {
+/// `forward` and `expand_whole` of rows.h for networks of constant sizes.
+template <int D, int W, int O>
+HOG_FN void forward(const FixedNet<D, W, O>&, const double* weights, const V* q, const V* y, V* s, V* a,
+                    V* value, V*) {
     Unrolled<D, W, O>::template forward<1>(weights, q, 0, y, s, value, a);
 }
-template <int D, int W, int O, class T>
-HOG_INLINE void forward_two(const FixedNet<D, W, O>&, const T* weights, const V* q, int q_row, const V* y, V* s,
-                        V* a, V* value, V*) {
-    Unrolled<D, W, O>::template forward<2>(weights, q, q_row, y, s, value, a);
-}
-template <int D, int W, int O, class T>
-HOG_INLINE void gradient_of(const FixedNet<D, W, O>&, const T* weights, const V* q, const V* s, const V* p,
-                        V* gradient, V*) {
-    V g[D];
-    Unrolled<D, W, O>::backward(weights, q, s, p, g);
-    HOG_ALL(i, D) gradient[i] = g[i];
-}
-template <int D, int W, int O, class T>
-HOG_FN void expand_whole(const FixedNet<D, W, O>&, const T* weights, const V* q, const V* s, const V* bend,
-                         const V* p, V* J, V* gradient, V* H, V*) {
+template <int D, int W, int O>
+HOG_FN void expand_whole(const FixedNet<D, W, O>&, const double* weights, const V* q, const V* s,
+                         const V* bend, const V* p, V* J, V* gradient, V* H, V*) {
     V j[O * D], g[D], h[D * D];
     Unrolled<D, W, O>::expand(weights, q, s, bend, p, j, g, h);
     HOG_ALL(i, O * D) J[i] = j[i];
