@@ -44,10 +44,10 @@ def data():
 # The largest number of files, by model and call.
 WALKS = {
     ("EnergyGNN", "forward"): 21,
-    ("EnergyGNN", "simulate"): 51,
+    ("EnergyGNN", "simulate"): 45,
     ("EnergyGNN", "infer"): 37,
     ("SoftEnergyGNN", "forward"): 28,
-    ("SoftEnergyGNN", "simulate"): 48,
+    ("SoftEnergyGNN", "simulate"): 44,
     ("SoftEnergyGNN", "infer"): 37,
 }
 

@@ -10,7 +10,7 @@ from hogwild.demo import Scale
 
 TASK = str(Path(__file__).with_name("tiny_tasks.py")) + ":Chains"
 """A task that is small enough to train on in a second, as the command line names it."""
-TINY = Scale(pairs=3, replicas=1, share=0.1, runs=2, many=3, ticks=20)
+TINY = Scale(pairs=3, replicas=1, share=0.1, runs=2, ticks=20)
 """The smallest demonstration."""
 QUICK = {"model": "energy-node", "epochs": 12, "replicas": 2, "validate_every": 3, "log_every": 4}
 

@@ -335,13 +335,13 @@ class Scorer:
     def of(
         cls,
         prediction: Tensor,
-        target: Tensor | None,
+        target: Tensor,
         metric: str | Score | None = None,
         higher_is_better: bool | None = None,
         mask: Tensor | None = None,
-    ) -> Scorer | None:
-        """The score of predictions like these, [..., N, out]; ``None``: there are no targets. The
-        other arguments are those of :func:`hogwild.robustness`; targets that do not fit raise."""
+    ) -> Scorer:
+        """The score of predictions like these, [..., N, out]. The other arguments are those of
+        :func:`hogwild.robustness`; targets that do not fit raise."""
         n = prediction.size(-2)
         if mask is not None and (
             mask.dtype != torch.bool or mask.shape != (n,) or not bool(mask.any())
@@ -350,12 +350,6 @@ class Scorer:
                 f"mask has shape {list(mask.shape)} and dtype {mask.dtype}, {int(mask.sum())} of "
                 f"it set; expected a boolean [{n}], one for each prediction, with some of them set"
             )
-        if target is None:
-            if metric is not None:
-                raise InputError(
-                    f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
-                )
-            return None
         if target.is_floating_point() and bool(target.isnan().any()):
             raise InputError(
                 f"NaN values in the target: {int(target.isnan().sum())}; expected numbers, "

@@ -31,8 +31,9 @@ def worst(found, wanted):
 
 def test_rules_are_compared():
     model = energy(beta=2.0)
-    every = hogwild.robustness(model, exact(model), runs=1, compare="all")
-    assert list(every.compared) == ["messages", "gradient", "balls"]
+    for compare in ("all", ("all",)):  # as --compare all gives it
+        every = hogwild.robustness(model, exact(model), runs=1, ticks=5, compare=compare)
+        assert list(every.compared) == ["messages", "gradient", "balls"]
     seen = hogwild.robustness(model, exact(model), runs=3, compare="gradient")
     messages, gradient = (one.within() for one in seen.compared.values())
     assert messages.ticks < gradient.ticks
@@ -120,12 +121,6 @@ def test_bad_rules():
     for bad in (None, 3):
         with pytest.raises(ConfigError, match=f"compare={bad}; expected names of rules, or 'all'"):
             hogwild.robustness(energy(), DATA, compare=bad)
-
-
-def test_all_in_a_list_is_all():
-    """As ``--compare all`` gives it."""
-    seen = hogwild.robustness(energy(), DATA, runs=1, ticks=5, compare=("all",))
-    assert list(seen.compared) == ["messages", "gradient", "balls"]
 
 
 def test_rules_that_cannot_run_are_left_out_with_the_reason():

@@ -101,13 +101,6 @@ def test_edge_features_and_weights():
     assert torch.equal(same, out)
 
 
-def test_isolated_nodes():
-    model = GCN(3, out_channels=2).double()
-    data = example(torch.zeros(2, 0, dtype=torch.long), 3)
-    out = asynchronous_forward(model, data)
-    assert torch.allclose(out, model(data.x, data.edge_index), rtol=0, atol=1e-12)
-
-
 def neighbourhood_means(count, seed):
     """Chains whose nodes are asked for the mean of a feature over two hops."""
     rng = torch.Generator().manual_seed(seed)

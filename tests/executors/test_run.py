@@ -9,7 +9,6 @@ from hogwild import GCN, GSDGNN, Inputs, simulate
 from hogwild.asynchrony.impairments import (
     BernoulliLoss,
     Crashes,
-    EventTriggered,
 )
 from hogwild.errors import ConfigError, TraceError
 from hogwild.rules import rule_for
@@ -114,13 +113,6 @@ def test_nothing_is_sent_along_a_loop(rule):
     )
     assert torch.equal(with_loops.packets, without.packets)
     assert torch.equal(with_loops.bytes, without.bytes)
-
-
-def test_packets_that_are_not_sent_cost_no_bytes():
-    options = {"ticks": 300, "tol": None, "rule": "gradient", "step": 0.05}
-    run = simulate(energy(), graphs((6,)), impairments=EventTriggered(0.1), **options)
-    assert int(run.saved.sum()) > 0
-    assert torch.equal(run.bytes, 4 * (2 + 2) * run.packets)
 
 
 def test_a_replay_has_the_bounds_of_what_was_recorded(tmp_path):

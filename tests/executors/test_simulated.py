@@ -239,6 +239,9 @@ def test_event_triggered_sending_saves_packets():
     seldom = simulate(model, data, impairments=EventTriggered(1e-3), **options)
     assert int(seldom.packets.sum() + seldom.saved.sum()) == int(always.packets.sum())
     assert int(seldom.saved.sum()) > 0.3 * int(always.packets.sum())
+    assert torch.equal(
+        seldom.bytes * int(always.packets.sum()), seldom.packets * int(always.bytes.sum())
+    )
     assert float(seldom.deviation.max()) < 0.1
 
 

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GCNConv
 
 import hogwild
-from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, Inputs, LayeredGNN, Readout
+from hogwild import GAT, GCN, GNN, IGNN, EnergyConv, EnergyGNN, LayeredGNN, Readout
 from hogwild.errors import ConfigError, DTypeError, FeatureError, GraphError, InputError
 from hogwild.models import GSDConv, IGNNConv, ImplicitConv, Kind, ScarselliConv, Stack
 from hogwild.solvers import Picard
@@ -175,22 +175,6 @@ def test_hetero_data():
 def test_senders_and_receivers():
     with pytest.raises(GraphError, match="senders in row 0 and receivers in row 1"):
         EnergyGNN(3, out_channels=1)(X, EDGES.T)
-
-
-def test_parts():
-    problem = EnergyGNN(3, out_channels=1).problem(Inputs(X, EDGES))
-    part, same = problem.part([2, 0]), problem.part(torch.tensor([2, 0]))
-    assert torch.equal(part.nodes, same.nodes)
-    assert torch.equal(part.senders, same.senders)
-    for wrong, says in [
-        (torch.tensor([-1]), "the index -1"),
-        ([0, 4], "the index 4"),
-        ([1, 1], "an index twice"),
-        (torch.tensor([True, False, True, True]), "torch.bool"),
-        ([0.5], "torch.float32"),
-    ]:
-        with pytest.raises(GraphError, match=says):
-            problem.part(wrong)
 
 
 class Plain(ImplicitConv):

@@ -61,17 +61,23 @@ def posed(name):
     return model, inputs, model.problem(inputs).detach()
 
 
+def cut(problem, nodes):
+    """Some nodes of a problem, with the constants of the whole graph; the nodes with the edges into
+    them; the edges' senders, and the edges."""
+    at = problem.graph.star(nodes)
+    star = Star(at.size, at.slot, senders=at.senders, labels=at.labels)
+    return problem.node.at(at), star, problem.graph.src[at.edges], at.edges
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_a_part_computes_what_its_nodes_compute_in_the_whole(name):
     _, _, problem = posed(name)
     h = torch.randn(1, problem.channels, 12, **DOUBLE)
     everyone = problem.graph.everyone
     whole = updated(problem.node, h, everyone.current(h), everyone)
-    part = problem.part(NODES)
-    assert torch.equal(part.nodes, NODES)
-    assert torch.equal(problem.graph.src[part.edges], part.senders)
-    mine = updated(part.local, h[..., NODES], h[..., part.senders], part.star)
-    for found, expected, at in zip(mine, whole, (part.nodes, part.edges), strict=False):
+    local, star, senders, edges = cut(problem, NODES)
+    mine = updated(local, h[..., NODES], h[..., senders], star)
+    for found, expected, at in zip(mine, whole, (NODES, edges), strict=False):
         torch.testing.assert_close(found, expected[..., at], rtol=1e-12, atol=1e-12)
 
 
@@ -79,11 +85,12 @@ def test_a_part_computes_what_its_nodes_compute_in_the_whole(name):
 def test_a_part_runs_on_numpy(name):
     """A part holds a node's numbers and nothing of torch: what a robot runs."""
     _, _, problem = posed(name)
-    part, h = problem.part(NODES), torch.randn(1, problem.channels, 12, **DOUBLE)
-    own, heard = h[..., NODES], h[..., part.senders]
-    star = Star(part.star.size, part.star.slot.numpy())
-    found = updated(part.local.map(Tensor.numpy), own.numpy(), heard.numpy(), star)
-    for mine, theirs in zip(found, updated(part.local, own, heard, part.star), strict=True):
+    local, star, senders, _ = cut(problem, NODES)
+    h = torch.randn(1, problem.channels, 12, **DOUBLE)
+    own, heard = h[..., NODES], h[..., senders]
+    alone = Star(star.size, star.slot.numpy())
+    found = updated(local.map(Tensor.numpy), own.numpy(), heard.numpy(), alone)
+    for mine, theirs in zip(found, updated(local, own, heard, star), strict=True):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-12, atol=1e-12)
 
 
@@ -91,17 +98,15 @@ def test_a_part_runs_on_numpy(name):
 def test_a_subgraph_is_another_problem(name):
     """Degrees and normalisations belong to the whole graph: recomputed they are other numbers."""
     model, inputs, problem = posed(name)
-    data = Data(x=inputs.x, edge_index=inputs.edge_index)
-    kept = torch.arange(6)
+    data, kept = Data(x=inputs.x, edge_index=inputs.edge_index), torch.arange(6)
     sub = model.problem(data.subgraph(kept)).detach()
     h, everyone = torch.randn(1, problem.channels, 6, **DOUBLE), sub.graph.everyone
     recomputed = updated(sub.node, h, everyone.current(h), everyone)[0]
-    part = problem.part(kept)
-    heard = torch.zeros(1, problem.channels, part.star.degree, **DOUBLE)
-    inside = part.senders < 6
-    heard[..., inside] = h[..., part.senders[inside]]
-    whole = updated(part.local, h, heard, part.star)[0]
-    assert float((recomputed - whole).abs().max()) > 1e-3
+    local, star, senders, _ = cut(problem, kept)
+    heard = torch.zeros(1, problem.channels, star.degree, **DOUBLE)
+    inside = senders < 6
+    heard[..., inside] = h[..., senders[inside]]
+    assert float((recomputed - updated(local, h, heard, star)[0]).abs().max()) > 1e-3
 
 
 # -- bounds ----------------------------------------------------------------------------------------

@@ -240,7 +240,9 @@ def robustness(
 def measure(case: Case, compare: str | Sequence[str], options: dict[str, Any]) -> Robustness:
     """:func:`robustness` of a model on graphs, with the other arguments of
     :func:`hogwild.simulate`."""
-    names = _names(compare)
+    if not isinstance(compare, Collection):
+        raise ConfigError(f"compare={compare!r}; expected names of rules, or 'all'")
+    names = (compare,) if isinstance(compare, str) else tuple(compare)
     others = _others(case, names)
     how = {name: options[name] for name in ("record", "replay", "progress") if name in options}
     given = {name: value for name, value in options.items() if name not in how}
@@ -272,7 +274,7 @@ def measure(case: Case, compare: str | Sequence[str], options: dict[str, Any]) -
         try:
             out.others[rule] = case.run(Settings(**other), **how)
         except (AsynchronyError, ConfigError) as error:
-            if names != ["all"]:
+            if names != ("all",):
                 raise
             out.left_out[rule] = str(error)
     return out
@@ -284,21 +286,12 @@ def _by(rule: str, options: dict[str, Any]) -> dict[str, Any]:
     return options | {"rule": rule, "radius": options.get("radius") if has_radius else None}
 
 
-def _names(compare: object) -> list[str]:
-    """The rules to compare with as they were given; ``["all"]``: all."""
-    if isinstance(compare, str):
-        return [compare]
-    if not isinstance(compare, Collection):
-        raise ConfigError(f"compare={compare!r}; expected names of rules, or 'all'")
-    return list(dict.fromkeys(compare))
-
-
-def _others(case: Case, names: list[str]) -> list[str]:
+def _others(case: Case, names: Sequence[str]) -> list[str]:
     """The names of the rules to compare with."""
     if not names:
         return []
     fit = list(fitting(case.problem))
-    if names == ["all"]:
+    if names == ("all",):
         return fit
     for name in names:
         if name not in fit:
@@ -306,4 +299,4 @@ def _others(case: Case, names: list[str]) -> list[str]:
                 f"compare={name!r}: this rule does not fit the model; expected some of "
                 f"{', '.join(fit)}, or 'all'"
             )
-    return names
+    return list(dict.fromkeys(names))

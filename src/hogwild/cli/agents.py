@@ -148,11 +148,10 @@ def swarm(options: Options) -> Outcome:
             "--record was given with --kill or --partition; the simulator's graph does not "
             "change: leave one of them out"
         )
+    given |= {"faults": faults, "folder": options.keep, "until_settled": not options.stay}
+    given["show"] = not (options.quiet or options.json)
     same = {name: given[name] for name in signature(start).parameters if name in given}
-    seen = start(
-        found.model, fit[0], faults=faults, folder=options.keep,
-        show=not (options.quiet or options.json), until_settled=not options.stay, **same,
-    )  # fmt: skip
+    seen = start(found.model, fit[0], **same)
     text = str(seen)
     if options.plot is not None:
         seen.plot(options.plot)

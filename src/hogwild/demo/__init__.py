@@ -145,11 +145,10 @@ class Scale:
     replicas: int = 3  # models trained of each kind; the best on validation graphs is used
     share: float = 1.0  # of the epochs in ``OPTIONS``
     runs: int = 4  # schedules for each setting
-    many: int = 30  # schedules in a histogram
     ticks: int = 20_000  # the most ticks of a run
 
 
-QUICK = Scale(pairs=16, replicas=2, runs=3, many=20)
+QUICK = Scale(pairs=16, replicas=2, runs=3)
 
 
 @dataclass
@@ -161,7 +160,7 @@ class Study:
     guessing: float  # error of the best constant answer on the test graphs
     results: dict[str, dict[Setting, Robustness]]  # on all test graphs, by row of the table
     graph: Data  # the test graph that is drawn
-    many: dict[str, Robustness]  # on this graph, at the paper's setting, by model
+    close: dict[str, Robustness]  # on this graph, at the paper's setting, by model
     seconds: float
 
     def error(self, row: str, setting: Setting | None = None) -> tuple[float, float]:
@@ -251,7 +250,7 @@ def study(
         models[model] = found.model
         say(f"{'':13}{100 * float(found.metrics['test'][found.best]):.1f} % of test nodes wrong")
     results: dict[str, dict[Setting, Robustness]] = {row: {} for row in ROWS}
-    many: dict[str, Robustness] = {}
+    close: dict[str, Robustness] = {}
     for row, (name, model, rule) in ROWS.items():
         next_step(f"running the {name} out of step, {len(SETTINGS)} settings")
         common: dict[str, Any] = {"metric": "error", "rule": rule, "seed": seed,
@@ -265,12 +264,12 @@ def study(
             wrong = f"{100 * seen.summary()['asynchronous']:.1f} % of test nodes wrong"
             say(f"{'':13}{setting}: {wrong}; {seen.price}")
         if row in MODELS:
-            many[row] = robustness(
-                models[model], graph, runs=scale.many, tol=FINE, stagger=PAPER.stagger,
+            close[row] = robustness(
+                models[model], graph, runs=1, tol=FINE, stagger=PAPER.stagger,
                 delay=PAPER.delay, **common,
             )  # fmt: skip
     guessing = task.constant(Batch.from_data_list(chosen), Batch.from_data_list(test))
-    return Study(scale, seed, guessing, results, graph, many, time.perf_counter() - begun)
+    return Study(scale, seed, guessing, results, graph, close, time.perf_counter() - begun)
 
 
 def demo(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from hogwild.demo import LOSSY, MODELS, OPTIONS, PAPER, PRICE, ROWS, SETTINGS, TOL, Study
-from hogwild.plots.charts import output_histogram
 from hogwild.plots.courses import deadlines
 from hogwild.plots.style import INK, RED, figure
 from hogwild.progress import shown, size
@@ -50,7 +49,7 @@ NEXT = (
 def report(study: Study) -> str:
     """The page."""
     n, hops = study.graph.num_nodes, study.graph.hops
-    told, farthest = int(hops.argmin()), int(hops.argmax())
+    told = int(hops.argmin())
     cone, asynchronous = str(study.deadlines["energy GNN"].cone), f"{PAPER}".replace("=", " = ")
     worst = {m: max(study.error(m, setting)[0] for setting in SETTINGS) for m in MODELS}
     wrong = ", ".join(f"{100 * worst[m]:.0f}\u00a0% ({MODELS[m]})" for m in MODELS)
@@ -64,7 +63,7 @@ def report(study: Study) -> str:
         "Every node's answer": _picture(
             _answers(study, told),
             f"One test graph of {n} nodes. Node {told}, ringed, was told the answer. Above: all "
-            f"nodes in step. Below: the first of the random schedules, {asynchronous}. A cross is "
+            f"nodes in step. Below: one random schedule, {asynchronous}. A cross is "
             f"a wrong answer. The darker a node is, the lower the probability that it gives to the "
             f"right answer.",
         ),
@@ -79,13 +78,6 @@ def report(study: Study) -> str:
             f"{LOSSY.loss:.0%} of the packets were lost, at random.",
         ),
         "What happened": _table(study) + _words(study, worst),
-        "One node under many schedules": _picture(
-            _histograms(study, farthest),
-            f"Output (a logit: its sign is the answer) of node {farthest}, "
-            f"{int(hops.max())} hops from the one that was told, over "
-            f"{study.scale.many} random schedules with {asynchronous}. The dashed line is its "
-            f"output in step. This is the paper's Figure 1(d) for trained models.",
-        ),
         "Error by deadline": _picture(
             deadlines(study.deadlines),
             f"Share of wrong nodes if the nodes had to answer at once, against the updates that a "
@@ -178,7 +170,7 @@ def _answers(study: Study, told: int) -> Figure:
     with figure(7.2, 5.2) as fig:
         axes = fig.subplots(2, len(MODELS), squeeze=False)
         for column, (model, name) in enumerate(MODELS.items()):
-            seen = study.many[model]
+            seen = study.close[model]
             for row, out in enumerate((seen.prediction, seen.run.predictions[0])):
                 ax = axes[row, column]
                 ax.plot(ends[..., 0], ends[..., 1], color=INK, linewidth=0.6, zorder=1)
@@ -200,13 +192,4 @@ def _answers(study: Study, told: int) -> Figure:
         bar = fig.colorbar(image, ax=axes, label="probability given to the right answer",
                            shrink=0.6, aspect=30)  # fmt: skip
         bar.outline.set_visible(False)
-    return fig
-
-
-def _histograms(study: Study, node: int) -> Figure:
-    """Outputs of a node over many schedules."""
-    fig = output_histogram(list(study.many.values()), node, titles=list(MODELS.values()))
-    legend = fig.axes[0].get_legend()
-    if legend is not None:
-        legend.remove()  # it may cover bars; the caption says what the dashed line is
     return fig

@@ -26,7 +26,7 @@ from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Problem
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver, solve
-from hogwild.solvers.momentum import TripleMomentum
+from hogwild.solvers.momentum import TripleMomentum, triple
 from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
 from hogwild_node.tree import arrays
 
@@ -413,14 +413,6 @@ class SoftEngine(Engine):
         rounding = ROUNDING * torch.finfo(b.dtype).eps * self.rows.lipschitz
         limit = rtol * right + rounding * size
         return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
-
-
-def triple(least: float, most: float) -> tuple[float, float, float]:
-    """Step size, momentum and look-ahead of :mod:`hogwild.solvers.momentum` for eigenvalues from
-    ``least`` to ``most``."""
-    rho = 1.0 - math.sqrt(least / most)
-    ahead = rho**2 / ((1.0 + rho) * (2.0 - rho))
-    return (1.0 + rho) / most, rho**2 / (2.0 - rho), ahead
 
 
 def _heads(factor: Tensor, channels: Tensor) -> Tensor:

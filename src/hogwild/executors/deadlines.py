@@ -1,10 +1,5 @@
 r"""What asynchronous runs had cost and what they were worth at each deadline; the light cone.
 
-A run is looked at before its first tick and then after geometrically spaced ticks. Each look notes
-the updates, packets and bytes of a node so far, how far the embeddings are from the synchronous
-ones, and the task's error of what the nodes would answer now. A run that arrives ends when it
-arrives, so that its counts stay where they are.
-
 The *light cone* is the least time in which information can cross the graph. A rumour spreads on the
 schedule of the runs, with the same delays, losses and crashes: at its turn a node adds what it last
 heard from its neighbours,
@@ -256,7 +251,8 @@ def _reached(graph: Graph, known: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Deadlines:
-    """Error by deadline. T looks, Q runs, G graphs; with replicas an R after Q.
+    """Error by deadline. T looks, Q runs, G graphs; with replicas an R after Q. A run that arrives
+    ends when it arrives, so that its counts stay where they are.
 
     Attributes:
         ticks: Ticks until each look, [T]; the first is 0, before any update.

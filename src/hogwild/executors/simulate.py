@@ -181,7 +181,12 @@ class Case:
             target = getattr(self.data, "y", None)
             if isinstance(self.data, list):
                 target = Batch.from_data_list(self.data).y
-        self.score = Scorer.of(self.prediction, target, metric, higher_is_better, mask)
+        if target is not None:
+            self.score = Scorer.of(self.prediction, target, metric, higher_is_better, mask)
+        elif metric is not None:
+            raise InputError(
+                f"metric={metric!r} was given and data has no y; expected data.y, or target=..."
+            )
 
     def run(
         self,

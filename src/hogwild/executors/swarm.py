@@ -208,7 +208,6 @@ class SwarmProcesses:
         self.parted = False
         self.revived: list[int] = []
         self.frozen: frozenset[int] = frozenset()
-        self.dead: set[int] = set()
         self.disturbed = -math.inf  # when an agent last missed a neighbour that lives
         self._readers: dict[int, threading.Thread] = {}
         self.seen = Swarm(alive=list(range(self.n)), rate=float(common["rate"]))
@@ -250,11 +249,9 @@ class SwarmProcesses:
     def _listen(self, i: int, stdout: IO[str]) -> None:
         with contextlib.suppress(ValueError):  # the pipe was closed
             for line in stdout:
-                with contextlib.suppress(json.JSONDecodeError):
-                    status = json.loads(line)
-                    with self.lock:
-                        if self.processes[i].stdout is stdout:  # not the lines of a dead one
-                            self.lines[i] = status
+                with contextlib.suppress(json.JSONDecodeError), self.lock:
+                    if self.processes[i].stdout is stdout:  # not the lines of a dead one
+                        self.lines[i] = json.loads(line)
 
     def stop(self) -> None:
         """End all agents, whatever happened."""
@@ -359,7 +356,6 @@ class SwarmProcesses:
         alive = self.seen.alive
         for i in who:
             if what == "kill":
-                self.dead.add(i)
                 self.processes[i].kill()
                 self.processes[i].wait()
                 self._readers[i].join(2.0)
@@ -368,7 +364,6 @@ class SwarmProcesses:
                     self.lines.pop(i, None)
             elif what == "revive":
                 self.start(i)
-                self.dead.discard(i)
                 alive.append(i)
                 self.revived.append(i)
             else:
@@ -379,7 +374,7 @@ class SwarmProcesses:
 
     def _require_alive(self) -> None:
         for i, process in self.processes.items():
-            if process.poll() is not None and i not in self.dead:
+            if process.poll() is not None and i in self.seen.alive:
                 log = (self.where / f"agent{i}.log").read_text().strip().splitlines()
                 raise AsynchronyError(
                     f"agent {i} ended with status {process.returncode}: "

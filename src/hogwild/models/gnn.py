@@ -38,7 +38,7 @@ from hogwild.models.validation import (
 )
 from hogwild.nn.networks import MLP
 from hogwild.nn.standardize import Standardize
-from hogwild.problems.base import Solvable
+from hogwild.problems.base import Problem
 
 
 class Features(nn.Module):
@@ -349,7 +349,7 @@ class ConvGNN(Model):
     def problem(self, inputs: Inputs) -> AnyProblem:
         inputs = self.encoded(inputs)
         found = self.conv.problem(inputs)
-        if isinstance(found, Solvable):
+        if isinstance(found, Problem):
             attr, weight = inputs.edge_attr, inputs.edge_weight
             edge = (0 if attr is None else attr.size(-1)) + (weight is not None)
             found.widths = inputs.x.size(-1), edge

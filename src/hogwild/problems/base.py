@@ -4,18 +4,16 @@ A *problem* is a batch of independent problems, one for each replica r and graph
 the node dimension. Every vector is ``[R, k, N]``, and every number per problem is ``[R, G]``. An
 :class:`Objective` is minimised. A :class:`FixedPoint` is the fixed point of a map.
 
-A problem has three interfaces:
-
-* :class:`Solvable` for solvers,
-* :class:`Distributed` for the nodes of a network, which solve the problem themselves,
-* :class:`CertifiedObjective` or :class:`CertifiedMap` for certificates, which need bounds.
+A :class:`Problem` is read by solvers, and by the nodes of a network, which solve it themselves. It
+also has the interface of :class:`CertifiedObjective` or :class:`CertifiedMap` for certificates,
+which need bounds.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -23,13 +21,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from hogwild.errors import AsynchronyError, GraphError
+from hogwild.errors import AsynchronyError
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
 from hogwild.ops import scatter
 from hogwild_node.local import LocalEnergy, LocalMap
 from hogwild_node.ops import Array
-from hogwild_node.star import Star
 from hogwild_node.tree import EDGES, NODES, OnGraph, arrays
 
 
@@ -69,8 +66,9 @@ class Evaluation(ABC):
         return self.hessian()
 
 
-class Solvable(OnGraph, ABC):
-    """The interface for solvers: independent problems on R replicas × G graphs.
+class Problem(OnGraph, ABC):
+    """Independent problems on R replicas × G graphs, which a solver or the nodes of a network can
+    solve.
 
     A subclass is a dataclass. Its fields declare what the last dimension of their tensors counts
     (:func:`hogwild_node.tree.over`), which defines :meth:`detach` and :meth:`select`.
@@ -89,6 +87,11 @@ class Solvable(OnGraph, ABC):
     @abstractmethod
     def channels(self) -> int:
         """k, the width of an embedding."""
+
+    @property
+    @abstractmethod
+    def node(self) -> LocalEnergy | LocalMap:
+        """The problem as nodes compute it, from what they heard."""
 
     @property
     def has_blocks(self) -> bool:
@@ -158,7 +161,7 @@ class Solvable(OnGraph, ABC):
             edges: Of which edge each edge there is a copy, [e].
         """
         kind = type(self)
-        if kind.select is not Solvable.select and kind.gathered is Solvable.gathered:
+        if kind.select is not Problem.select and kind.gathered is Problem.gathered:
             raise AsynchronyError(
                 f"a {kind.__name__} has a select() of its own and no gathered(), so that its "
                 f"pieces are not known; expected both, or another rule than 'balls'"
@@ -193,63 +196,6 @@ def _numbers(x: Tensor, replicas: int) -> int:
     shape = x.shape[:-1]
     shared = x.ndim < 2 or x.shape[0] == 1
     return math.prod(shape) // (1 if shared else replicas)
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some nodes of a problem with the edges into them, for one robot or one machine.
-
-    Attributes:
-        local: The problem as these nodes compute it. Its arrays cover these nodes and edges only;
-            degrees and other constants are those of the whole graph.
-        star: The nodes, numbered 0, …, A − 1, and the edges into them.
-        nodes: Indices of the nodes in the whole graph, [A].
-        senders: Indices of the edges' senders in the whole graph, [E'].
-        edges: Indices of the edges in the whole graph, [E'].
-    """
-
-    local: LocalEnergy | LocalMap
-    star: Star
-    nodes: Tensor
-    senders: Array
-    edges: Array
-
-
-class Distributed(Solvable):
-    """The interface for the nodes of a network, which solve the problem themselves."""
-
-    @property
-    @abstractmethod
-    def node(self) -> LocalEnergy | LocalMap:
-        """The problem as nodes compute it, from what they heard."""
-
-    def part(self, nodes: Tensor | Sequence[int]) -> Part:
-        """Some nodes of the problem, with the constants of the *whole* graph.
-
-        The problem of the subgraph of these nodes would differ: its nodes may have fewer neighbours
-        and therefore other degrees.
-
-        Args:
-            nodes: Indices of different nodes, [A].
-        """
-        n = self.graph.num_nodes
-        found = torch.as_tensor(nodes, device=self.graph.src.device)
-        if found.dtype == torch.bool or found.is_floating_point() or found.dim() != 1:
-            raise GraphError(
-                f"nodes is {found.dtype} of shape {list(found.shape)}; expected a list or a vector "
-                f"of node indices (mask.nonzero()[:, 0] makes one from a mask)"
-            )
-        wrong = found[(found < 0) | (found >= n)]
-        if wrong.numel() or found.unique().numel() < found.numel():
-            what = f"the index {int(wrong[0])}" if wrong.numel() else "an index twice"
-            raise GraphError(f"nodes holds {what}; expected different indices from 0 to {n - 1}")
-        at = self.graph.star(found.long())
-        star = Star(at.size, at.slot, senders=at.senders, labels=at.labels)
-        return Part(self.node.at(at), star, found.long(), self.graph.src[at.edges], at.edges)
-
-
-Problem = Distributed
-"""A problem that a solver or the nodes of a network can solve."""
 
 
 class CertifiedObjective(ABC):
@@ -320,7 +266,7 @@ class CertifiedMap:
         return None
 
 
-class Objective(Distributed, CertifiedObjective):
+class Objective(Problem, CertifiedObjective):
     """The problem of minimising a strongly convex function on each graph."""
 
     condition: float | None = None
@@ -377,7 +323,7 @@ class Objective(Distributed, CertifiedObjective):
         return self.evaluate(h).scale
 
 
-class FixedPoint(Distributed, CertifiedMap):
+class FixedPoint(Problem, CertifiedMap):
     r"""The problem of finding :math:`h = F(h)` on each graph."""
 
     @property

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hogwild.graph import Graph
 from hogwild.linalg.operator import Hessian, Tangent
-from hogwild.problems.base import Distributed, Evaluation, FixedPoint, Objective, Problem
+from hogwild.problems.base import Evaluation, FixedPoint, Objective, Problem
 from hogwild_node.local import LocalEnergy
 from hogwild_node.tree import FIXED, NODES, SHARED, over
 
@@ -98,7 +98,7 @@ class PinnedEvaluation(Evaluation):
         return PinnedHessian(hessian.graph, hessian, self.free)
 
 
-class _Pinned(Distributed):
+class _Pinned(Problem):
     """What a problem keeps when some of its nodes are pinned."""
 
     inner: Problem

@@ -22,6 +22,7 @@ number of steps, about :math:`\sqrt\kappa \ln(\sqrt\kappa / \epsilon)`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,15 @@ from hogwild.linalg.solution import Solution
 from hogwild.problems.base import Objective
 from hogwild.solvers.loop import Solver, State, solve
 from hogwild.solvers.newton import Newton
+
+N = TypeVar("N", float, Tensor)
+
+
+def triple(least: N, most: N) -> tuple[N, N, N]:
+    """Step size, momentum and look-ahead for eigenvalues from ``least`` to ``most``."""
+    rho = 1.0 - (least / most) ** 0.5
+    keep = rho**2 / (2.0 - rho)
+    return (1.0 + rho) / most, keep, keep / (1.0 + rho)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +78,8 @@ class TripleMomentum(Solver[Objective]):
         return None
 
     def init(self, problem: Objective, h: Tensor) -> State:
-        large, least = problem.lipschitz(), problem.convexity()
-        rho = 1.0 - (least / large).sqrt()
-        momentum = {
-            "rate": (1.0 + rho) / large,
-            "keep": rho**2 / (2.0 - rho),
-            "ahead": rho**2 / ((1.0 + rho) * (2.0 - rho)),
-        }
-        return self._at(problem, h, h, h, momentum)
+        found = triple(problem.convexity(), problem.lipschitz())
+        return self._at(problem, h, h, h, dict(zip(("rate", "keep", "ahead"), found, strict=True)))
 
     def step(self, problem: Objective, state: State, active: Tensor) -> State:
         graph, moving = problem.graph, problem.graph.wide(active)
