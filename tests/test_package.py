@@ -171,7 +171,7 @@ def test_early_stages_do_not_reach_models(stage):
 def test_neither_torch_nor_pyg_is_imported():
     code = (
         "import sys; sys.modules.update(torch=None, torch_geometric=None, hogwild=None)\n"
-        "import hogwild_node, hogwild_node.tree, hogwild_node.rules.mode\n"
+        "import hogwild_node, hogwild_node.tree, hogwild_node.rules.messages\n"
         "print(sorted(m.split('.')[0] for m in sys.modules if m.startswith(('torch', 'scipy'))))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

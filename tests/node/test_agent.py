@@ -18,7 +18,7 @@ from helpers import chain, cycle
 from memory_swarm import Swarm
 from torch_geometric.data import Data
 
-from hogwild import GCN, GSDGNN, IGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
+from hogwild import GSDGNN, EnergyGNN, Inputs, SoftEnergyGNN, simulate
 from hogwild_node import model as node_models
 from hogwild_node.agent import REFRESH, Agent, Edge, State
 from hogwild_node.command import _control, _silence, save, saved, status
@@ -29,13 +29,10 @@ from hogwild_node.soft import QUICK
 MODELS = {
     "messages": lambda: EnergyGNN(3, out_channels=2, beta=1.0),
     "attention": lambda: EnergyGNN(3, out_channels=2, heads=2, beta=1.0),
-    "normalised": lambda: EnergyGNN(3, out_channels=2, normalize=True, beta=1.0),
     "denoising": lambda: GSDGNN(3, out_channels=2),
     "soft": lambda: drawn(
         SoftEnergyGNN(3, out_channels=2, hidden_channels=3, edge_dim=2, condition=7.0)
     ),
-    "ignn": lambda: IGNN(3, out_channels=2, act="leaky_relu"),
-    "gcn": lambda: GCN(3, out_channels=2),
     "encoded": lambda: SoftEnergyGNN(3, out_channels=2, hidden_channels=2, norm="layer"),
 }
 

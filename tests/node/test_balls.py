@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from c_nodes import filed
 from helpers import DOUBLE, chain, cycle
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from hogwild.engines import engine_for
 from hogwild.rules.balls import NUMBER, TURN, BallsRule
 from hogwild.solvers import Newton
 from hogwild.testing.problems import random_graph
+from hogwild_node import model as node_models
 from hogwild_node.agent import Agent, Edge, State
 from hogwild_node.errors import SetupError
 from hogwild_node.packets import HEADER
@@ -322,32 +324,23 @@ def test_an_odd_reading_gives_the_answer_or_leaves_the_last_one(odd):
 
 
 @pytest.mark.parametrize(
-    ("change", "reports"),
+    ("change", "why"),
     [
         ({"radius": -1}, "radius=-1; expected a whole number"),
         ({"radius": 1.5}, "expected a whole number"),
         ({"rule": "messages", "radius": 2}, "expected rule='balls'"),
+        ({"model": node_models.of(filed(GCN(3, out_channels=2)))}, "does not fit this model"),
+        ({"neighbours": {"n" * 60 + str(i): Edge() for i in range(1000)}}, "in one packet"),
     ],
+    ids=["negative", "half", "messages", "layers", "neighbours"],
 )
-def test_what_an_agent_refuses(change, reports):
+def test_what_an_agent_refuses(change, why):
     swarm = swarm_of("edge", chain(2), 2)
-    options = {"rule": "balls"} | change
-    with pytest.raises(SetupError, match=reports):
-        Agent(swarm.model, "a", [0.0, 1.0, 2.0], swarm.network.endpoint("a"), **options)
-
-
-def test_models_without_anything_to_solve_are_refused():
-    with pytest.raises(SetupError, match="does not fit this model"):
-        Swarm(GCN(3, out_channels=2), chain(2), 2, rule="balls")
-
-
-def test_profiles_that_no_packet_holds_are_refused():
-    swarm = Swarm(EnergyGNN(3, out_channels=2, beta=1.0), chain(2), 2, rule="balls")
-    many = {"n" * 60 + str(i): Edge() for i in range(1000)}
-    with pytest.raises(SetupError, match="travel in one packet"):
-        swarm.agents[0].set_neighbours(many)
-    swarm.run(3.0)
-    assert swarm.error() < 1e-7
+    options = {"model": swarm.model, "rule": "balls"} | change
+    with pytest.raises(SetupError, match=why):
+        Agent(
+            id="a", features=[0.0, 1.0, 2.0], transport=swarm.network.endpoint("a"), **options
+        )  # fmt: skip
 
 
 def test_balls_send_less_than_messages():

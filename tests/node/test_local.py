@@ -71,26 +71,6 @@ def test_local_energies_add_up(case):
         assert gap.numel() == 0 or float(torch.linalg.eigvalsh(gap).min()) >= -1e-10
 
 
-@pytest.mark.parametrize("name", ["edge", "heads", "averaged heads", "normalised", "gsd", "ignn"])
-def test_some_nodes_compute_what_all_would(name):
-    """Degrees and normalisations are those of the whole graph, whatever part is looked at."""
-    problem, h = pose(name)
-    graph, nodes = problem.graph, torch.tensor([5, 0, 2])
-    inbox = torch.randn(*h.shape[:2], graph.num_edges, **DOUBLE)
-    at = graph.star(nodes)
-    assert torch.equal(graph.dst[at.edges], nodes[at.slot])
-    assert at.edges.numel() == int(graph.in_degree[nodes].sum())
-    if name == "ignn":
-        whole = problem.node.update(h, inbox, graph.everyone)
-        return close(
-            problem.node.update(h[..., nodes], inbox[..., at.edges], at), whole[..., nodes]
-        )
-    own, toward = problem.node.local(h, inbox, graph.everyone)
-    some, some_toward = problem.node.local(h[..., nodes], inbox[..., at.edges], at)
-    close(some, own[..., nodes])
-    return close(some_toward, toward[..., at.edges])
-
-
 @pytest.mark.parametrize("extra", LOOPS, ids=["simple", "multigraph"])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("name", ENERGIES)

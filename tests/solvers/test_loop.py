@@ -393,6 +393,14 @@ def test_a_known_cause_comes_first_and_rounding_is_not_guessed(cause):
     assert "raise max_iter" in text
 
 
+def test_what_is_unknown_is_not_told():
+    """The compiled adjoint counts neither iterations nor residuals."""
+    found = Solution(torch.zeros(2, 1), torch.tensor([1]), torch.tensor([-1]), torch.zeros(1))
+    with pytest.raises(ConvergenceError) as caught:
+        found.check()
+    assert "\n  graph 0\n" in str(caught.value)
+
+
 def test_float32_fixed_point_solvers_measure_the_gradient():
     """Relative to the terms of the gradient, not to the embeddings."""
     torch.manual_seed(0)

@@ -34,25 +34,25 @@ robot7.toml:
   weight = 1.0
   edge_attr = [0.5]
 
-An agent prints one line of JSON per --status seconds: its answer, residual, calm and state. It
-stops on SIGTERM or Ctrl-C. With --state FILE it begins where it last stopped. With Zenoh it also
-takes new features and neighbours, as JSON on the key hogwild/<model>/control/<id>:
+An agent prints one line of JSON per --status seconds. It stops on SIGTERM or Ctrl-C. With --state
+FILE it begins where it last stopped. With Zenoh it also takes new features and neighbours, as JSON
+on the key hogwild/<model>/control/<id>:
   {"features": [0.4, 1.1], "neighbours": {"3": {"address": "10.0.0.3:21000"}}}
 
-With --certificates FOLDER (from `hogwild keys`) all links are encrypted. The agent hears only
-neighbours whose certificates have their names, and takes control messages only from the certificate
-named by --controller. It says so where a certificate is refused. Without certificates, whoever
-reaches the agent's address can send it packets and control messages, and watch it.
+With --certificates FOLDER (from `hogwild keys`) all links are encrypted, the agent hears only
+neighbours whose certificates have their names, and only the one named by --controller may send it
+control messages and watch it. Without, whoever reaches its address can do all that.
 
-`hogwild serve --attach HOST:PORT` shows agents on a page: it asks the agent that listens there, and
-finds its neighbours. With certificates, only the one named by --controller may watch.
+`hogwild serve --attach HOST:PORT` shows the agent that listens there, and its neighbours.
 """
 
 
 def text(given: Any, name: str, expected: str = "a text") -> str:
     """A text."""
     if not isinstance(given, str) or not given:
-        raise SetupError(f"{name} is {repr(given) if given else 'empty'}; expected {expected}")
+        raise SetupError(
+            f"{name} is {'empty' if given == '' else repr(given)}; expected {expected}"
+        )
     return given
 
 

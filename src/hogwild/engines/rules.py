@@ -24,7 +24,7 @@ from hogwild.kernels.native import Library, Missing, address, found, large_pages
 from hogwild.problems.energy import Design
 from hogwild_node.picnn import Context
 from hogwild_node.problems import Energy
-from hogwild_node.rules import messages, mode, safeguard
+from hogwild_node.rules import messages, safeguard
 from hogwild_node.rules.base import Rule
 from hogwild_node.rules.gradient import DAMPING, GradientRule
 from hogwild_node.rules.messages import MessageRule
@@ -78,8 +78,8 @@ class _Turn(ctypes.Structure):
 def _numbers(rule: Rule, gradient: GradientRule) -> dict[str, float]:
     rate = gradient.rate if isinstance(gradient.rate, float) else 0.0
     return {
-        "hold": messages.HOLD, "reach": messages.REACH, "passes": mode.PASSES,
-        "enough": mode.ENOUGH, "arrived": mode.ARRIVED, "window": safeguard.WINDOW,
+        "hold": messages.HOLD, "reach": messages.REACH, "passes": messages.PASSES,
+        "enough": messages.ENOUGH, "arrived": messages.ARRIVED, "window": safeguard.WINDOW,
         "margin": safeguard.MARGIN, "strikes": safeguard.STRIKES, "credit": safeguard.CREDIT,
         "turn": safeguard.TURN, "swing": safeguard.SWING, "ease": safeguard.EASE,
         "doubt": safeguard.DOUBT, "floor": safeguard.FLOOR, "memory": safeguard.MEMORY,

@@ -27,7 +27,7 @@ from hogwild.problems.base import Problem
 from hogwild.problems.soft import SoftProblem
 from hogwild.solvers.loop import Solver, solve
 from hogwild.solvers.momentum import TripleMomentum, triple
-from hogwild_node.soft import WIDTH, Soft, by_head, psi_curvature, psi_slope
+from hogwild_node.soft import WIDTH, Soft
 from hogwild_node.tree import arrays
 
 MODERATE = 1e4
@@ -68,7 +68,8 @@ class SoftRows:
     """
 
     def __init__(self, problem: SoftProblem) -> None:
-        self.graph, self.condition, p = problem.graph, problem.condition, problem.local
+        self.problem, self.graph, p = problem.detach(), problem.graph, problem.local
+        self.condition = problem.condition
         self.beta = p.beta
         self.anchor, self.offset, self.bias = (
             t.detach().mT.contiguous() for t in (p.anchor, p.offset, p.bias)
@@ -84,40 +85,9 @@ class SoftRows:
 
     # -- all graphs at once ------------------------------------------------------------------------
 
-    def _sent(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The arguments of edges [R, E, w] without biases, and of nodes [R, N, o] without offsets,
-        of embeddings [R, N, k]."""
-        here, there, _ = self.scales
-        sent = y @ self.back.mT
-        w, graph = self.width, self.graph
-        own = sent[..., :w].index_select(1, graph.dst)
-        heard = sent[..., w : 2 * w].index_select(1, graph.src)
-        return _heads(here, own) + _heads(there, heard), sent[..., 2 * w :]
-
-    def _returned(self, slope: Tensor, inner: Tensor) -> Tensor:
-        """The transpose of :meth:`_sent`: [R, E, w] and [R, N, o] -> [R, N, k]."""
-        return self._collected(slope, inner) @ self.back
-
-    def _collected(self, slope: Tensor, inner: Tensor) -> Tensor:
-        """Sums at both ends of the edges, and at the nodes: [R, N, 2 w + o]."""
-        here, there, _ = self.scales
-        graph, (r, _, w) = self.graph, slope.shape
-        zero = slope.new_zeros(r, graph.num_nodes, w)
-        own = zero.index_add(1, graph.dst, _heads(here, slope))
-        heard = zero.index_add(1, graph.src, _heads(there, slope))
-        return torch.cat([own, heard, inner], -1)
-
-    def _ramp(self, at: Any, edges: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """A derivative of ψ at the arguments of edges, weighted, and of nodes."""
-        low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
-        slope = _heads(self.scales[2], at(edges, low, high))
-        return slope, at(nodes, inner_low, inner_high)
-
     def gradient(self, y: Tensor) -> Tensor:
         """The gradient at y, both [R, N, k]."""
-        edges, nodes = self._sent(y)
-        slopes = self._ramp(psi_slope, edges + self.bias, nodes + self.offset)
-        return self.beta * (y - self.anchor) + self._returned(*slopes)
+        return self.problem.evaluate(y.mT).gradient.mT
 
     def steps(
         self, start: Tensor, rtol: float, most: int | None = None
@@ -141,21 +111,19 @@ class SoftRows:
     def chebyshev(self, h: Tensor, b: Tensor, rtol: float) -> tuple[Tensor, Tensor, int]:
         """The solution of H x = b with the Hessian at h, all [R, N, k]; the residual b - H x; and
         the number of steps."""
-        edges, nodes = self._sent(h)
-        gates = self._ramp(psi_curvature, edges + self.bias, nodes + self.offset)
+        hessian = self.problem.evaluate(h.mT).hessian()
+        along, inside = (x.mT for x in hessian.curvatures)
 
         def apply(v: Tensor) -> Tensor:
-            return self.beta * v + self._returned(
-                *(g * z for g, z in zip(gates, self._sent(v), strict=True))
-            )
+            return hessian.apply(v.mT).mT
 
         least, most = self.beta, self.condition * self.beta
         middle, half = 0.5 * (most + least), 0.5 * (most - least)
         count = chebyshev_steps(self.condition, rtol)
         r = b.clone(memory_format=torch.contiguous_format)
         x, direction, ratio = torch.zeros_like(r), r / middle, half / middle
-        if soft_gpu.fused(self, r, *gates):
-            soft_gpu.run(self, count, *gates, None, (direction, x, r))
+        if soft_gpu.fused(self, r, along, inside):
+            soft_gpu.run(self, count, along, inside, None, (direction, x, r))
             return x, b - apply(x), count
         for _ in range(count):
             x = x + direction
@@ -167,12 +135,7 @@ class SoftRows:
 
     def cotangents(self, h: Tensor, dual: Tensor) -> Soft:
         r"""The gradients of :math:`\langle \lambda, \nabla E(h) \rangle` in all that the energy is
-        made of, in its own fields; h and λ are [R, N, k]. Constants have zeros.
-
-        With the arguments z = A h + c and d = A λ of edges it is
-        :math:`\beta \langle \lambda, h - g \rangle + \langle d, w \psi'(z) \rangle`, and so for
-        node-local terms. Its gradient in c is :math:`w \psi''(z)\, d`.
-        """
+        made of, in its own fields; h and λ are [R, N, k]. Constants have zeros."""
         native = library() if h.device.type == "cpu" else None
         if native is not None:
             return self._compiled_cotangents(native, h, dual)
@@ -180,35 +143,13 @@ class SoftRows:
         if trust and soft_gpu.trusted(h.dtype, h.device):
             bias, *rest = soft_gpu.cotangents(self, h, dual)
             return self.fields(h, dual, bias, None, *rest)
-        low, high, inner_low, inner_high = (x[:, None] for x in self.ramps)
-        z, inner_z = self._sent(h)
-        d, inner_d = self._sent(dual)
-        z, inner_z = z + self.bias, inner_z + self.offset
-        gate, inner_gate = self._ramp(psi_curvature, z, inner_z)
-        bend, inner_bend = gate * d, inner_gate * inner_d
-        pull, inner_pull = self._ramp(psi_slope, z, inner_z)
-        up = psi_slope(z, torch.zeros_like(low), torch.ones_like(high))
-        inner_up = psi_slope(inner_z, torch.zeros_like(inner_low), torch.ones_like(inner_high))
-        scales = self._scale_cotangents(h, dual, bend, z, d) if self.scaled else None
-        heavier = _heads(self.scales[2], d)
-        return self.fields(
-            h, dual, bend, scales,
-            self._collected(bend, inner_bend), self._collected(pull, inner_pull),
-            torch.cat([(heavier * (z - up)).sum(1), (inner_d * (inner_z - inner_up)).sum(1)], 1),
-            torch.cat([(heavier * up).sum(1), (inner_d * inner_up).sum(1)], 1),
-        )  # fmt: skip
-
-    def _scale_cotangents(
-        self, h: Tensor, dual: Tensor, bend: Tensor, z: Tensor, d: Tensor
-    ) -> list[Tensor]:
-        """The gradients in s, t and w [R, H, E]."""
-        graph, w, heads = self.graph, self.width, self.scales[0].size(1)
-        slope = psi_slope(z, self.ramps[0][:, None], self.ramps[1][:, None])
-        pull, products = _heads(self.scales[2], slope), []
-        for end, block in ((graph.dst, self.back[:, :w]), (graph.src, self.back[:, w : 2 * w])):
-            at, ahead = ((x @ block.mT).index_select(1, end) for x in (h, dual))
-            products.append(bend * at + pull * ahead)
-        return [x.unflatten(2, (heads, -1)).sum(3).mT for x in (*products, slope * d)]
+        with torch.inference_mode(False), torch.enable_grad():
+            attached = self.problem.map(lambda x: x.clone().requires_grad_())
+            given = [x for x, _ in arrays(attached)]
+            residual = attached.residual(h.mT)
+            found = torch.autograd.grad(residual, given, dual.mT, materialize_grads=True)
+        gradients = iter(found)
+        return attached.local.map(lambda _: next(gradients))
 
     def fields(
         self, h: Tensor, dual: Tensor, bias: Tensor, scales: Sequence[Tensor] | None,
@@ -413,8 +354,3 @@ class SoftEngine(Engine):
         rounding = ROUNDING * torch.finfo(b.dtype).eps * self.rows.lipschitz
         limit = rtol * right + rounding * size
         return Solution.of(x.mT, norm, limit, torch.full(norm.shape, count, device=x.device))
-
-
-def _heads(factor: Tensor, channels: Tensor) -> Tensor:
-    """:func:`hogwild_node.soft.by_head` in rows: [R or 1, H, E] and [R, E or 1, w]."""
-    return by_head(factor, channels.mT).mT

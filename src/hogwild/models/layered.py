@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -29,13 +28,12 @@ from hogwild.models.base import Conv, Exported, Kind, keywords, refuse_unknown
 from hogwild.models.gnn import ConvGNN
 from hogwild.models.program import Fields, LayeredProblem, Program
 from hogwild.models.readout import Readout
-from hogwild.models.stars import normalises, without_normalisation
+from hogwild.models.stars import activation, gcn_node, normalises, without_normalisation
 from hogwild.models.trial import layered
 from hogwild.nn import replicas as ensemble
 from hogwild.nn.networks import MLP
 from hogwild_node.activations import identity, leaky_relu, tanh
-from hogwild_node.problems import GCN as GCNNode
-from hogwild_node.problems import GCNLayer, LocalLayers
+from hogwild_node.problems import LocalLayers
 
 
 class Layer(nn.Module):
@@ -155,51 +153,9 @@ def _first(stack: list[Layer], attribute: str) -> int | None:
     return next((value for value in found if value is not None), None)
 
 
-# -- without torch --------------------------------------------------------------------------------
-
-_ACTS: dict[type, Callable[..., Any]]
-_ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Tanh: tanh}
-
-
-def gcn_node(layers: Sequence[Layer], problem: LayeredProblem) -> GCNNode | None:
-    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not one of a GCN."""
-    encoded, fields = problem.encoded, problem.fields
-    acts = [activation(layer) for layer in layers]
-    convs: list[Any] = [layer.conv for layer in layers]
-    alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
-    random = any(layer.dropout is not None and layer.training for layer in layers)
-    if random or None in acts or not all(map(normalises, convs)) or len(alike) != 1:
-        return None
-    assert encoded is not None
-    r, k = encoded.shape[:2]
-    name = "edge_weight" if "edge_weight" in fields.edges else None
-    _, weight = fields.normalised(convs[0], name, encoded.dtype)
-    edge, loop = weight.tensor_split((problem.graph.num_edges,))
-    parameters = [
-        GCNLayer(
-            conv.lin.weight.reshape(r, k, k),
-            encoded.new_zeros(r, k, 1) if conv.bias is None else conv.bias.reshape(r, k, 1),
-            act or identity,
-        )
-        for conv, act in zip(convs, acts, strict=True)
-    ]
-    widths = (k,) * (len(convs) + 1)
-    return GCNNode(encoded, tuple(parameters), edge, loop if loop.numel() else None, widths)
-
-
 def layers_of(sequence: nn.Module) -> list[Layer]:
     """The layers in a :class:`LayerList`."""
     return [layer for layer in sequence.children() if isinstance(layer, Layer)]
-
-
-def activation(layer: Layer) -> Callable[..., Any] | None:
-    """The activation of a layer without torch; ``None`` if the layer has a norm or an unknown
-    activation."""
-    if layer.norm is not None:
-        return None
-    if isinstance(layer.act, nn.LeakyReLU):
-        return partial(leaky_relu, negative_slope=layer.act.negative_slope)
-    return _ACTS.get(type(layer.act))
 
 
 def _call(layers: LayerList, fields: Fields) -> Tensor:

@@ -12,17 +12,24 @@ and one leaf for every edge into it. The leaf holds what the node last heard on 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch_geometric.nn as pyg
-from torch import Tensor
+from torch import Tensor, nn
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from hogwild.graph import Graph, Star, cached
 from hogwild.graph.inputs import Inputs
+from hogwild_node.activations import identity, leaky_relu, tanh
+from hogwild_node.problems import GCN, GCNLayer
+
+if TYPE_CHECKING:
+    from hogwild.models.layered import Layer
+    from hogwild.models.program import LayeredProblem
 
 
 @dataclass(eq=False)
@@ -165,7 +172,7 @@ class Fields:
         return self._kept[name, *key]
 
 
-# -- the weights of a GCN -------------------------------------------------------------------------
+# -- a GCN: its weights, and its layers without torch ----------------------------------------------
 
 
 def normalises(conv: Any) -> bool:
@@ -210,3 +217,43 @@ def unweighted(
 ) -> tuple[Tensor, Tensor]:
     """:func:`normalised` for edges of weight one, kept with the graph for all forward passes."""
     return normalised(graph, None, improved, loops, dtype)
+
+
+_ACTS: dict[type, Callable[..., Any]]
+_ACTS = {type(None): identity, nn.Identity: identity, nn.ReLU: leaky_relu, nn.Tanh: tanh}
+
+
+def gcn_node(layers: Sequence[Layer], problem: LayeredProblem) -> GCN | None:
+    """The layers as a :class:`hogwild_node.GCN`; ``None`` if any of them is not one of a GCN."""
+    encoded, fields = problem.encoded, problem.fields
+    acts = [activation(layer) for layer in layers]
+    convs: list[Any] = [layer.conv for layer in layers]
+    alike = {(conv.improved, conv.add_self_loops) for conv in convs if normalises(conv)}
+    random = any(layer.dropout is not None and layer.training for layer in layers)
+    if random or None in acts or not all(map(normalises, convs)) or len(alike) != 1:
+        return None
+    assert encoded is not None
+    r, k = encoded.shape[:2]
+    name = "edge_weight" if "edge_weight" in fields.edges else None
+    _, weight = fields.normalised(convs[0], name, encoded.dtype)
+    edge, loop = weight.tensor_split((problem.graph.num_edges,))
+    parameters = [
+        GCNLayer(
+            conv.lin.weight.reshape(r, k, k),
+            encoded.new_zeros(r, k, 1) if conv.bias is None else conv.bias.reshape(r, k, 1),
+            act or identity,
+        )
+        for conv, act in zip(convs, acts, strict=True)
+    ]
+    widths = (k,) * (len(convs) + 1)
+    return GCN(encoded, tuple(parameters), edge, loop if loop.numel() else None, widths)
+
+
+def activation(layer: Layer) -> Callable[..., Any] | None:
+    """The activation of a layer without torch; ``None`` if the layer has a norm or an unknown
+    activation."""
+    if layer.norm is not None:
+        return None
+    if isinstance(layer.act, nn.LeakyReLU):
+        return partial(leaky_relu, negative_slope=layer.act.negative_slope)
+    return _ACTS.get(type(layer.act))

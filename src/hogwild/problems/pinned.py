@@ -182,9 +182,6 @@ class PinnedMap(_Pinned, FixedPoint):
     def step(self, h: Tensor) -> Tensor:
         return torch.where(self.free, self.inner.step(h), self.held)
 
-    def pullback(self, h: Tensor, v: Tensor) -> Tensor:
-        return self.inner.pullback(h, torch.where(self.free, v, 0.0))
-
     def linearise(self, h: Tensor) -> PinnedTangent:
         return PinnedTangent(self.graph, self.inner.linearise(h), self.free)
 

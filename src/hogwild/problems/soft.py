@@ -164,7 +164,7 @@ class SoftHessian(Hessian):
     has_blocks = True
 
     @cached_property
-    def _curvatures(self) -> tuple[Tensor, Tensor]:
+    def curvatures(self) -> tuple[Tensor, Tensor]:
         """Along edges, [R, w, E], and of the node-local terms, [R, o, N]."""
         p = self.problem.local
         along = p.curvatures(self.problem.arguments(self.h) + p.bias)
@@ -172,7 +172,7 @@ class SoftHessian(Hessian):
 
     def apply(self, v: Tensor) -> Tensor:
         p, u = self.problem, self.problem.local.inner
-        along, bend = self._curvatures
+        along, bend = self.curvatures
         alone: Tensor = p.local.beta * v + u.mT @ (bend * (u @ v))
         return alone + p.back(along * p.arguments(v))
 

@@ -15,8 +15,8 @@ from hogwild.executors.simulation import Simulation
 from hogwild.graph import Graph
 from hogwild.rules import gradient_rule, message_rule
 from hogwild.testing.problems import Quadratic, random_graph
-from hogwild_node.rules import GradientRule, messages, mode
-from hogwild_node.rules.elimination import Messages, columns
+from hogwild_node.rules import GradientRule, messages
+from hogwild_node.rules.elimination import columns
 from hogwild_node.rules.messages import MessageRule
 from hogwild_node.rules.safeguard import FLOOR, Trust
 
@@ -184,19 +184,9 @@ def test_far_fewer_updates_than_gradient_steps_on_a_long_chain():
     assert 10 * count[MessageRule] < count[GradientRule]
 
 
-def test_packets_have_a_fixed_size():
-    widths = set()
-    for n in (2, 5, 30):
-        problem = Quadratic.random(random_graph([n], seed=n))
-        simulation = Simulation(message_rule(problem), Schedule(problem.graph), problem.start())
-        widths.add(simulation.outbox.edge.size(1))
-    k = 2
-    assert widths == {Messages.width(k) + k + k * k}
-
-
 def test_a_search_that_makes_no_progress_does_not_count_as_converged(monkeypatch):
     """Nodes whose search for their cluster's minimum gets nowhere take gradient steps instead."""
-    monkeypatch.setattr(mode, "PASSES", 0)
+    monkeypatch.setattr(messages, "PASSES", 0)
     torch.manual_seed(0)
     model = EnergyGNN(3, out_channels=1, beta=1.0).double()
     there = torch.arange(5)

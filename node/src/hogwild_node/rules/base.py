@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,13 @@ class Survivors:
     same: Pairs
 
 
+def take_over(now: Any, before: Any, memory: Mapping[str, str], kept: Survivors) -> None:
+    """Set the attributes in ``memory`` for what stays: by name, of which :class:`Survivors`."""
+    for name, some in memory.items():
+        pairs = getattr(kept, some)
+        setattr(now, name, carry(getattr(now, name), getattr(before, name), pairs))
+
+
 def carry(now: Array, before: Array, pairs: Pairs) -> Array:
     """Memory [..., n] with the columns of what stays from the memory before the change; may change
     ``now`` in place."""
@@ -51,6 +58,10 @@ class Rule(ABC):
 
     everyone: Star
     channels: int
+    carried: Mapping[str, str] = {}
+    """Attributes with a column a node or an edge that stay through a change of the graph: for
+    ``"nodes"`` or ``"edges"`` that stay, or for nodes that are the ``"same"``, where a node
+    computes them from its own energy."""
     fits: type
     """What nodes compute by the rule: local energies, rows of a map, or layers."""
     both_sides: bool = False
@@ -145,14 +156,10 @@ class Rule(ABC):
     def forget(self, nodes: Array) -> None:
         """Clear the private memory of these nodes."""
 
-    @abstractmethod
     def keep(self, before: Any, kept: Survivors) -> None:
-        """Take over the memory of the same rule on the graph before a change.
-
-        The rule has begun on the new graph (:meth:`begin`). Nodes and edges that stay get their
-        memory back, except for what a node computes from its own energy if this energy has
-        changed.
-        """
+        """Take over the memory of the same rule on the graph before a change, by default what
+        :attr:`carried` names. The rule has begun on the new graph (:meth:`begin`)."""
+        take_over(self, before, self.carried, kept)
 
     def lose(self, edges: Array, packets: Array) -> None:
         """Note that packets on these edges were lost. By default nothing happens, because later

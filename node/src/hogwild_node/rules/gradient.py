@@ -36,7 +36,7 @@ from dataclasses import replace
 
 from hogwild_node.local import BothSides, LocalEnergy
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule, Survivors, carry, to_self
+from hogwild_node.rules.base import Rule, to_self
 from hogwild_node.star import Star
 
 DAMPING = 0.6
@@ -73,6 +73,15 @@ class GradientRule(Rule):
         self.auto = rate is None
         extra = channels if self.auto else 1 if bounded else 0
         self.letter_width = 0 if self.both else channels * (1 + extra)
+        # A node whose energy has changed computes its gradient and block anew, and does not take
+        # the jump of its gradient for a step that was too large.
+        self.carried = {"own": "same"}
+        if self.auto:
+            self.carried |= {"last": "same", "trust": "nodes"}
+        if self.auto and self.both is None:
+            self.carried["block"] = "same"
+        if bounded:
+            self.carried["rows"] = "same"
 
     def set_model(self, model: LocalEnergy) -> None:
         self.model = model
@@ -105,18 +114,6 @@ class GradientRule(Rule):
         if self.auto:
             self.trust[..., nodes] = DAMPING
             self.last[..., nodes] = 0.0
-
-    def keep(self, before: GradientRule, kept: Survivors) -> None:
-        # A node whose energy has changed computes its gradient and block anew, and does not take
-        # the jump of its gradient for a step that was too large.
-        self.own = carry(self.own, before.own, kept.same)
-        if self.auto:
-            if self.both is None:
-                self.block = carry(self.block, before.block, kept.same)
-            self.last = carry(self.last, before.last, kept.same)
-            self.trust = carry(self.trust, before.trust, kept.nodes)
-        if self.bounded:
-            self.rows = carry(self.rows, before.rows, kept.same)
 
     # -- the rule ----------------------------------------------------------------------------------
 

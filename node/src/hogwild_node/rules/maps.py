@@ -34,14 +34,14 @@ Values are resent until they are acknowledged, against the edges, so every edge 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
 from hogwild_node.local import LocalMap
 from hogwild_node.ops import Array, namespace
 from hogwild_node.problems import LocalLayers
-from hogwild_node.rules.base import Rule, Survivors, carry
+from hogwild_node.rules.base import Rule, Survivors
 from hogwild_node.star import Star
 
 
@@ -74,9 +74,6 @@ class FixedPointRule(Rule):
     def forget(self, nodes: Array) -> None:
         pass  # the rule has no memory
 
-    def keep(self, before: FixedPointRule, kept: Survivors) -> None:
-        pass
-
 
 class LayersRule(Rule):
     """A rule for layers.
@@ -97,6 +94,8 @@ class LayersRule(Rule):
 class LayerByLayer(LayersRule):
     """A rule that applies one layer an update. Every node has a layer, which the rule counts."""
 
+    carried: Mapping[str, str] = {"layer": "nodes"}
+
     def begin(self, h: Array, inbox: Array) -> Array | None:
         slot = self.everyone.slot
         self.layer = namespace(slot).filled((self.everyone.size,), 0, slot)
@@ -104,9 +103,6 @@ class LayerByLayer(LayersRule):
 
     def forget(self, nodes: Array) -> None:
         self.layer[nodes] = 0
-
-    def keep(self, before: LayerByLayer, kept: Survivors) -> None:
-        self.layer = carry(self.layer, before.layer, kept.nodes)
 
     def _each(
         self,
@@ -171,6 +167,8 @@ class OverwritingRule(LayerByLayer):
 class CachingRule(LayersRule):
     """All layers at every update, from the neighbours' newest values of all layers."""
 
+    carried: Mapping[str, str] = {"values": "nodes"}
+
     def begin(self, h: Array, inbox: Array) -> None:
         xp, first = namespace(h), self.model.value(0, h, self.everyone)
         rest = xp.filled((h.shape[0], self.broadcast_width - first.shape[1], h.shape[-1]), 0.0, h)
@@ -178,9 +176,6 @@ class CachingRule(LayersRule):
 
     def forget(self, nodes: Array) -> None:
         self.values[:, self.model.widths[0] :, nodes] = 0.0  # a node still has its own features
-
-    def keep(self, before: CachingRule, kept: Survivors) -> None:
-        self.values = carry(self.values, before.values, kept.nodes)
 
     def update(
         self, h: Array, inbox: Array, mail: Array | None, at: Star

@@ -46,9 +46,11 @@ proved.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from hogwild_node.local import LocalEnergy, LocalQuadratic
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Rule, Survivors, carry
+from hogwild_node.rules.base import Rule, Survivors
 from hogwild_node.rules.elimination import (
     Anchor,
     Clusters,
@@ -62,7 +64,6 @@ from hogwild_node.rules.elimination import (
     times,
 )
 from hogwild_node.rules.gradient import GradientRule
-from hogwild_node.rules.mode import mode
 from hogwild_node.rules.safeguard import Retreat, Trust
 from hogwild_node.star import Star
 
@@ -74,6 +75,12 @@ HOLD = 3e-4
 and messages."""
 REACH = 3.0
 """At trust s, the curvatures in a message are valid over ``REACH`` / s² times the last move."""
+PASSES = 8
+"""Most evaluations of a node's own energy in one update after the first."""
+ENOUGH = 1e-4
+"""The search ends at this predicted decrease, relative to the first one."""
+ARRIVED = 1e-8
+"""Largest Newton step, relative to the cluster's embeddings, that counts as rounding error."""
 
 
 class MessageRule(Rule):
@@ -85,6 +92,9 @@ class MessageRule(Rule):
 
     fits = LocalEnergy
     curves = model_may_change = True
+    carried: Mapping[str, str] = {
+        "own": "nodes", "known": "nodes", "near": "edges", "sent": "edges"
+    }  # fmt: skip
 
     def __init__(self, gradient: GradientRule) -> None:
         self.gradient, self.everyone = gradient, gradient.everyone
@@ -125,13 +135,10 @@ class MessageRule(Rule):
         self.known[:, nodes] = False
 
     def keep(self, before: MessageRule, kept: Survivors) -> None:
+        super().keep(before, kept)
         self.gradient.keep(before.gradient, kept)
         self.trust.keep(before.trust, kept)
         self.retreat.keep(before.retreat, kept)
-        self.own = carry(self.own, before.own, kept.nodes)
-        self.known = carry(self.known, before.known, kept.nodes)
-        self.near = carry(self.near, before.near, kept.edges)
-        self.sent = carry(self.sent, before.sent, kept.edges)
 
     def refresh(self, h: Array, inbox: Array, at: Star) -> Array:
         letters = self.gradient.refresh(h, inbox, at)
@@ -286,3 +293,57 @@ class MessageRule(Rule):
         shape = (packed.shape[0], clusters.at.size, self.width)
         nothing = namespace(packed).filled(shape, 0.0, packed)
         return columns(clusters.to_edges(packed, nothing))
+
+
+def mode(
+    clusters: Clusters,
+    model: Callable[[Clusters, Point], LocalQuadratic],
+    z: Point,
+    heard: Messages,
+    anchor: Anchor,
+) -> tuple[Point, Array]:
+    """The modes :math:`z_i` of some clusters.
+
+    Every node runs Newton's method from its last mode, with its own line search: a step is
+    shortened while the slope at its end is steep and points upwards. A node is done when its
+    predicted decrease is a small fraction of the first one. If the first Newton step is of rounding
+    size, the node takes that step and stops after one evaluation of its energy. The result of a
+    node does not depend on the nodes that are computed with it.
+
+    Args:
+        clusters: The nodes.
+        model: A function that gives quadratic models of the nodes' energies at a point.
+        z: The starting point.
+        heard: The messages that the nodes heard.
+        anchor: Quadratic terms that hold the nodes near their embeddings.
+
+    Returns:
+        The modes, and for which replicas and nodes the search succeeded, [R, A].
+    """
+    d, slope = Elimination(clusters, model(clusters, z), z, heard, anchor).solve()
+    xp = namespace(slope)
+    there, one = xp.isfinite(slope) & _rounding(clusters, d, z), xp.ones_like(slope)
+    z = z.move(clusters, one, d).where(clusters, there, z)
+    busy, moved, t, goal = ~there, xp.zeros_like(there), one, ENOUGH * abs(slope)
+    for _ in range(PASSES):
+        if not bool(busy.any()):
+            break
+        trial = z.move(clusters, t, d)
+        here = Elimination(clusters, model(clusters, trial), trial, heard, anchor)
+        turned = here.slope(d)
+        good = busy & (turned <= 0.5 * abs(slope))  # False for NaN
+        further, ahead = here.solve()
+        secant = slope / (slope - turned)
+        secant = xp.clip(xp.where(xp.isnan(secant), 0.1, secant), 0.1, 0.7)
+        z, d = trial.where(clusters, good, z), further.where(clusters, good, d)
+        t, slope = xp.where(good, 1.0, secant * t), xp.where(good, ahead, slope)
+        moved = moved | good
+        busy = busy & ~(good & (abs(slope) <= goal))
+    # Far from the answer it may happen that no trial is accepted. The search has then failed.
+    return z, there | (xp.isfinite(slope) & moved)
+
+
+def _rounding(clusters: Clusters, d: Point, z: Point) -> Array:
+    """Whether displacements are of rounding size, for each replica and node, [R, A]."""
+    least = max(ARRIVED, 10.0 * namespace(d.own).finfo(d.own.dtype).eps)  # float32 has fewer digits
+    return clusters.largest(d) <= least * clusters.largest(z)  # False for NaN

@@ -44,7 +44,7 @@ Nodes that are never lost, and whose neighbours are never lost, do not retreat.
 from __future__ import annotations
 
 from hogwild_node.ops import Array, namespace
-from hogwild_node.rules.base import Survivors, carry
+from hogwild_node.rules.base import Survivors, take_over
 from hogwild_node.star import Star
 
 WINDOW = 3
@@ -107,8 +107,7 @@ class Trust:
 
     def keep(self, before: Trust, kept: Survivors) -> None:
         """Nodes that stay keep their memory through a change of the graph."""
-        for name, memory in vars(self).items():
-            setattr(self, name, carry(memory, getattr(before, name), kept.nodes))
+        take_over(self, before, dict.fromkeys(vars(self), "nodes"), kept)
 
     def watch(
         self,
@@ -194,9 +193,8 @@ class Retreat:
 
     def keep(self, before: Retreat, kept: Survivors) -> None:
         """Nodes and edges that stay keep their memory through a change of the graph."""
-        for name in ("home", "left", "times"):
-            setattr(self, name, carry(getattr(self, name), getattr(before, name), kept.nodes))
-        self.quiet = carry(self.quiet, before.quiet, kept.edges)
+        memory = {"home": "nodes", "left": "nodes", "times": "nodes", "quiet": "edges"}
+        take_over(self, before, memory, kept)
 
     def resting(self, at: Star) -> Array:
         """Which nodes rest, [R, A]."""
