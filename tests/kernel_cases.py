@@ -9,8 +9,10 @@ from helpers import DOUBLE
 from hypothesis import strategies as st
 
 from hogwild import EnergyConv, Inputs, engines
-from hogwild.engines import engine_for
+from hogwild.engines import cpu, engine_for
 from hogwild.engines.base import TorchEngine
+from hogwild.engines.cpu import CpuEngine
+from hogwild.engines.cpu_large import LargeCpuEngine
 from hogwild.kernels.native import library
 from hogwild.solvers import Newton
 
@@ -23,6 +25,24 @@ def on_torch():
     """Torch solves within, whatever is compiled."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "ENGINES", ())
+        yield
+
+
+WAYS = {
+    "factors": (CpuEngine, 1e9), "products": (CpuEngine, 0.0), "blocks": (LargeCpuEngine, 0.0),
+}  # fmt: skip
+"""How linear systems are solved: the engine, and the price below which it factorises."""
+
+
+@contextmanager
+def by(way):
+    """Every compiled solve within goes this way."""
+    engine, price = WAYS[way]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "ENGINES", (engine,))
+        patch.setattr(LargeCpuEngine, "fewest", 0)
+        patch.setattr(cpu, "PRODUCTS", price)
+        patch.setattr(cpu, "ADJOINT_PRODUCTS", price)
         yield
 
 

@@ -30,17 +30,6 @@ from hogwild.solvers import Newton
 pytestmark = needs_library
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
-@given(
-    st.data(), st.integers(0, 999), st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    st.sampled_from([0.0, 0.5, 1.5, 3.0]), st.booleans(), st.booleans(),
-)  # fmt: skip
-def test_random_energies_on_random_graphs(data, seed, sizes, density, directed, weighted):
-    conv = layer(seed, 0.1, **data.draw(layers()))
-    inputs = odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted)
-    assert_alike(conv, inputs)
-
-
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(

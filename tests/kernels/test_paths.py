@@ -20,6 +20,7 @@ from hogwild.engines import cpu, engine_for
 from hogwild.engines.cpu import CpuEngine
 from hogwild.engines.gpu_large import LargeGpuEngine
 from hogwild.errors import ConvergenceError, GraphError
+from hogwild.kernels.native import address, library
 from hogwild.linalg.solution import Status
 from hogwild.models import SoftEnergyConv
 from hogwild.nn.activations import Activation
@@ -192,6 +193,23 @@ def test_activations_that_only_torch_knows_are_named(monkeypatch):
     monkeypatch.setitem(cpu.ACTIVATIONS, "third", own)
     (path,) = layer(act=own).solver_path(odd_graph(17, [3], 1.0))
     assert path == "torch: the compiled library has no activation 'third'"
+
+
+def test_compiled_activations_are_those_of_python():
+    """Every entry of the table: g, g', g'', the majoriser, and the growth up to a distance."""
+    a = torch.linspace(-40.0, 40.0, 4001, **DOUBLE)
+    reach = torch.linspace(0.1, 90.0, 4001, **DOUBLE)[torch.randperm(4001)]
+    reach[::7] = 0.0
+    for code, act in enumerate(cpu.ACTIVATIONS.values()):
+        found = torch.empty(5, 4001, **DOUBLE)
+        at = [address(x) for x in (a, reach, found)]
+        assert library().call("activation", code, 4001, *at) == (0, "")
+        slope = act.slope(a)
+        curves = act.curvature(a, slope), act.majoriser(a, slope), act.growth(a, slope, reach)
+        expected = torch.stack([act.value(a), slope, *curves])
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11, msg=act.name)
+    failed, why = library().call("activation", len(cpu.ACTIVATIONS), 4001, *at)
+    assert (failed, why) == (1, "the activation is unknown")
 
 
 class Tilted(EnergyProblem):

@@ -1,22 +1,24 @@
 """Energies on large graphs in compiled code on a CPU: threads share one graph, in chunks.
 
 ``source/chunks.h`` runs Newton's method with conjugate gradients over one (graph, replica) after
-the other. There is nothing to analyse but the order of the nodes: a breadth-first search puts
-neighbours near each other. The number of threads changes no bit of an answer.
+the other. There is nothing to analyse but the order of the nodes, which puts neighbours near each
+other. The number of threads changes no bit of an answer.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 from torch import Tensor
 
 from hogwild.engines import cpu
 from hogwild.engines.cpu import CpuEngine, factorisation
-from hogwild.errors import GraphError
 from hogwild.graph import Graph, cached
-from hogwild.kernels.native import Library, address
+from hogwild.kernels.native import Library
 from hogwild.linalg.direct import GraphPlan
 from hogwild.linalg.solution import Solution
 from hogwild.problems.energy import EnergyProblem
@@ -28,22 +30,19 @@ BLOCKS = 2
 
 
 @cached
-def order_of(graph: Graph, native: Library) -> Tensor:
-    """The nodes [N] in an order that puts neighbours near each other."""
-    order, src, dst = torch.empty_like(graph.batch), graph.src.contiguous(), graph.dst.contiguous()
-    failed, why = native.call(
-        "order", graph.num_nodes, graph.num_edges, address(src), address(dst), address(order)
-    )
-    if failed:
-        raise GraphError(f"the compiled library refused the graph: {why}")
-    return order
+def order_of(graph: Graph) -> Tensor:
+    """The nodes [N] in an order that puts neighbours near each other, graph by graph."""
+    ends, ones = torch.stack([graph.src, graph.dst]).numpy(), np.ones(graph.num_edges)
+    matrix = csr_matrix((ones, ends), (graph.num_nodes, graph.num_nodes))
+    order = torch.from_numpy(reverse_cuthill_mckee(matrix).astype(np.int64))
+    return order[graph.batch[order].argsort(stable=True)]
 
 
 @cached
 def sorted_plan(graph: Graph, native: Library) -> GraphPlan:
     """The edges of this graph, sorted, between places in the order of :func:`order_of`. The plan
     also keeps the memory of its solves."""
-    order = order_of(graph, native)
+    order = order_of(graph)
     place = torch.empty_like(order).index_copy_(0, order, torch.arange(graph.num_nodes))
     return GraphPlan(native, graph, place[graph.src], place[graph.dst], most_pairs=-1.0)
 
@@ -57,7 +56,7 @@ class LargeCpuEngine(CpuEngine):
 
     def _analyse(self) -> None:
         self.plan = sorted_plan(self.graph, self.native)
-        self.order = order_of(self.graph, self.native)
+        self.order = order_of(self.graph)
 
     @staticmethod
     def is_fastest_for(native: Library, problem: EnergyProblem) -> bool:

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -47,7 +47,7 @@ from torch import Tensor, nn
 from hogwild.errors import ConfigError, FeatureError, require_one_of, require_probability
 from hogwild.nn import activations
 from hogwild.nn.activations import Activation
-from hogwild_node.networks import PICNNParameters, Slot, mlp
+from hogwild_node.networks import PICNNParameters, Slot
 from hogwild_node.picnn import Context
 
 
@@ -114,18 +114,15 @@ class MLP(nn.Module):
             weight.uniform_(-bound, bound)
             bias.uniform_(-1.0 / math.sqrt(fan_in), 1.0 / math.sqrt(fan_in))
 
-    @property
-    def drops(self) -> bool:
-        """Whether hidden units are dropped now."""
-        return self.training and self.dropout > 0.0
-
     def forward(self, x: Tensor) -> Tensor:
         if self.replicas is not None and x.dim() == 2:
             x = x.expand(self.replicas, *x.shape)
-        weight, bias = items(self.weight), items(self.bias)
-        drop = partial(F.dropout, p=self.dropout) if self.drops else None
-        out: Tensor = mlp(x, weight, bias, self.negative_slope, drop)
-        return out
+        last = len(self.weight) - 1
+        for i, (w, b) in enumerate(zip(items(self.weight), items(self.bias), strict=True)):
+            x = F.linear(x, w, b) if w.dim() == 2 else torch.baddbmm(b.unsqueeze(-2), x, w.mT)
+            if i < last:
+                x = F.dropout(F.leaky_relu(x, self.negative_slope), self.dropout, self.training)
+        return x
 
     def extra_repr(self) -> str:
         replicas = "" if self.replicas is None else f", replicas={self.replicas}"

@@ -34,8 +34,7 @@ struct Sizes : Model<Sizes> {
 };
 
 typedef Task<Sizes, Fronts, Alone> DirectTask;
-typedef Task<Sizes, Krylov, Alone> KrylovTask;
-typedef Task<Sizes, Krylov, Crew> CrewTask;
+typedef Task<Sizes, Krylov, Crew> KrylovTask;
 
 /// Adds gradients of parameters up, eight rows side by side.
 struct Adder {
@@ -112,52 +111,27 @@ inline DirectTask make_task(const Posed& posed, int64_t graph, int64_t replica, 
     return DirectTask(s, view(g), posed.place(graph, replica, used), linear, Alone{}, memory);
 }
 
-/// The same with conjugate gradients; `how` has their tolerances. The threads of a crew share the
-/// memory, but for their scratch.
-template <class Any, class Team>
-Any make_krylov_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
-                     const Krylov& how, const Team& team, V* memory, V* scratch) {
+/// Run `work(task, thread)` for one graph and replica on `threads` threads; with factorisations on one. `how`
+/// has the tolerances of conjugate gradients. The threads of a crew share the memory, but for their scratch.
+template <class Work>
+void with_task(const Posed& posed, int64_t graph, int64_t replica, const double* used, const Krylov& how,
+               int64_t threads, Arena& arena, const Work& work) {
+    if (posed.method == Method::FACTORS) {
+        DirectTask task = make_task(posed, graph, replica, used, arena);
+        return work(task, 0);
+    }
     const Sizes& s = *posed.sizes;
     const GraphPlan& g = *posed.plan->of[graph];
-    Krylov linear = how;
-    linear.memory = memory + Any::vectors(s, g.n, g.e) + GAP;
-    Any out(s, view(g), posed.place(graph, replica, used), linear, team, memory);
-    if (scratch) out.use_scratch(scratch);
-    return out;
-}
-
-inline size_t krylov_vectors(const Posed& posed, int64_t graph) {
-    const GraphPlan& g = *posed.plan->of[graph];
-    return KrylovTask::vectors(*posed.sizes, g.n, g.e) +
-           krylov_packs<KrylovTask>(*posed.sizes, g.n, g.e) + GAP;
-}
-
-/// Run `work(task)` for one graph and replica.
-template <class Work>
-void with_task(const Posed& posed, int64_t graph, int64_t replica, const double* used,
-               const Krylov& how, Arena& arena, const Work& work) {
-    if (posed.method == Method::FACTORS) {
-        work(make_task(posed, graph, replica, used, arena));
-    } else {
-        const size_t all = krylov_vectors(posed, graph);
-        const GraphPlan& g = *posed.plan->of[graph];
-        V* memory = poisoned(arena.room(all), all, KrylovTask::vectors(*posed.sizes, g.n, g.e));
-        work(make_krylov_task<KrylovTask>(posed, graph, replica, used, how, Alone{}, memory, nullptr));
-    }
-}
-
-/// Run `work(task, thread)` on all threads of a crew for one large graph and replica.
-template <class Work>
-void with_crew(const Posed& posed, int64_t graph, int64_t replica, const double* used,
-               const Krylov& how, int64_t threads, Arena& arena, const Work& work) {
-    const size_t own = krylov_vectors(posed, graph), pad = CrewTask::scratch(*posed.sizes);
-    const size_t all = own + threads * (pad + GAP);
-    V* memory = poisoned(arena.room(all), all, all - GAP);
+    const size_t end = KrylovTask::vectors(s, g.n, g.e), pad = KrylovTask::scratch(s) + GAP;
+    const size_t own = end + GAP + krylov_packs<KrylovTask>(s, g.n, g.e), all = own + (threads - 1) * pad;
+    V* memory = poisoned(arena.room(all), all, threads > 1 ? all - GAP : end);
     Common common((int)threads);
     crew(common, (int)threads, [&](int rank) {
-        work(make_krylov_task<CrewTask>(posed, graph, replica, used, how, Crew{&common, rank}, memory,
-                                        memory + own + rank * (pad + GAP)),
-             rank);
+        Krylov linear = how;
+        linear.memory = memory + end + GAP;
+        KrylovTask task(s, view(g), posed.place(graph, replica, used), linear, Crew{&common, rank}, memory);
+        if (rank) task.use_scratch(memory + own + (rank - 1) * pad);
+        work(task, rank);
     });
 }
 
@@ -175,11 +149,12 @@ inline double affordable_products(const Posed& posed, int64_t graph, double leas
     return std::max(least, g.work * k * k * k / std::max(product, 1.0));
 }
 
-/// Whether several threads compute one graph: a graph is large, and there are fewer tasks than
-/// threads. Graphs that are factorised are computed by one thread.
-inline bool crewed(const Posed& posed, int64_t threads) {
-    return posed.method == Method::PRODUCTS && threads > 1 && posed.plan->graphs * posed.replicas < 2 * threads &&
-           posed.plan->edges > 20000 * posed.plan->graphs;
+/// Threads that compute one graph together: all where graphs are large, and there are fewer tasks than threads.
+/// Graphs that are factorised are computed by one thread.
+inline int64_t crew_size(const Posed& posed, int64_t threads) {
+    const bool few = posed.plan->graphs * posed.replicas < 2 * threads;
+    const bool large = posed.plan->edges > 20000 * posed.plan->graphs;
+    return posed.method == Method::PRODUCTS && few && large ? threads : 1;
 }
 
 /// Softplus where a parameter must be nonnegative; `slope` gets the derivative, if it is not null.
@@ -260,41 +235,26 @@ inline void solve_batch(const Posed& posed, const Options& options, const double
     const Plan& p = *posed.plan;
     const std::vector<double> used = effective_parameters(posed, nullptr);
     const std::vector<int64_t> order = largest_first(p);
-    const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
+    const int64_t one = (int64_t)posed.sizes->k() * p.nodes, team = crew_size(posed, threads);
     Arenas arenas(threads);
-    Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000, INFINITY};
-    auto solve = [&](int64_t g, int64_t r, auto& task, bool tell, const double* from,
-                     const Options& limits) {
-        const int64_t at = r * p.graphs + g;
-        task.fill_contexts();
-        task.read(from ? from + r * one : nullptr, task.h);
-        long long count;
-        const int ended = newton(task, limits, count);
-        task.write(task.h, h + r * one);
-        if (tell) status[at] = ended, iterations[at] += count, residual[at] = task.residual;
-    };
     std::fill(iterations, iterations + p.graphs * posed.replicas, 0);
     Posed factorised = posed;
     factorised.method = Method::FACTORS;
-    if (crewed(posed, threads)) {
-        for (int64_t t = 0; t < p.graphs * posed.replicas; ++t) {
-            const int64_t g = order[t / posed.replicas], r = t % posed.replicas;
-            with_crew(posed, g, r, used.data(), how, threads, arenas[0],
-                      [&](CrewTask task, int rank) { solve(g, r, task, rank == 0, h0, options); });
-        }
-        return;
-    }
-    each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
+    each_task(p.graphs * posed.replicas, team > 1 ? 1 : threads, [&](int64_t t, int64_t thread) {
         const int64_t g = order[t / posed.replicas], r = t % posed.replicas, at = r * p.graphs + g;
-        Krylov mine = how;
-        mine.allowed = affordable_products(posed, g, 100);
-        with_task(posed, g, r, used.data(), mine, arenas[thread],
-                  [&](auto task) { solve(g, r, task, true, h0, options); });
+        const Krylov how{nullptr, 0.0, 0.1 * options.atol, 2000, affordable_products(posed, g, 100)};
+        auto solve = [&](const Posed& by, const double* from, const Options& limits) {
+            with_task(by, g, r, used.data(), how, team, arenas[thread], [&](auto& task, int rank) {
+                long long count;
+                const int ended = solve_one(task, limits, from ? from + r * one : nullptr, h + r * one, count);
+                if (rank == 0) status[at] = ended, iterations[at] += count, residual[at] = task.residual;
+            });
+        };
+        solve(posed, h0, options);
         if (status[at] != GAVE_UP) return;
         Options rest = options;  // an ill-conditioned energy: go on with factorisations
         rest.max_iter -= (int)iterations[at];
-        with_task(factorised, g, r, used.data(), how, arenas[thread],
-                  [&](auto task) { solve(g, r, task, true, h, rest); });
+        solve(factorised, h, rest);
     });
 }
 
@@ -303,29 +263,16 @@ inline void gradient_batch(const Posed& posed, const double* h, int64_t threads,
                            double* scale) {
     const Plan& p = *posed.plan;
     const std::vector<double> used = effective_parameters(posed, nullptr);
-    const int64_t one = (int64_t)posed.sizes->k() * p.nodes;
-    Arenas arenas(threads);
-    const Krylov how{nullptr, 0.0, 0.0, 0, INFINITY};
     Posed plain = posed;
     plain.method = Method::PRODUCTS;  // no blocks of the Hessian
-    auto differentiate = [&](int64_t t, auto& task, bool tell) {
-        const int64_t r = t % posed.replicas;
-        task.fill_contexts();
-        task.read(h + r * one, task.h);
-        task.evaluate(task.h);
-        task.differentiate(task.h, 0.0);
-        task.write(task.g, gradient + r * one);
-        if (tell) scale[r * p.graphs + t / posed.replicas] = task.scale;
-    };
-    if (crewed(plain, threads)) {
-        for (int64_t t = 0; t < p.graphs * posed.replicas; ++t)
-            with_crew(plain, t / posed.replicas, t % posed.replicas, used.data(), how, threads,
-                      arenas[0], [&](CrewTask task, int rank) { differentiate(t, task, rank == 0); });
-        return;
-    }
-    each_task(p.graphs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
-        with_task(plain, t / posed.replicas, t % posed.replicas, used.data(), how, arenas[thread],
-                  [&](auto task) { differentiate(t, task, true); });
+    const int64_t one = (int64_t)posed.sizes->k() * p.nodes, team = crew_size(plain, threads);
+    Arenas arenas(threads);
+    each_task(p.graphs * posed.replicas, team > 1 ? 1 : threads, [&](int64_t t, int64_t thread) {
+        const int64_t g = t / posed.replicas, r = t % posed.replicas;
+        with_task(plain, g, r, used.data(), Krylov{}, team, arenas[thread], [&](auto& task, int rank) {
+            differentiate_one(task, h + r * one, gradient + r * one);
+            if (rank == 0) scale[r * p.graphs + g] = task.scale;
+        });
     });
 }
 
@@ -338,63 +285,37 @@ inline void adjoint_batch(const Posed& posed, const double* h, const double* gra
     const Sizes& s = *posed.sizes;
     std::vector<double> slopes;
     const std::vector<double> used = effective_parameters(posed, &slopes);
-    const int64_t count = s.parameters(), one = (int64_t)s.k() * p.nodes;
+    const int64_t count = s.parameters(), one = (int64_t)s.k() * p.nodes, team = crew_size(posed, threads);
     // A task is a set of graphs of one replica. Their number does not depend on the number of threads,
     // so that sums over graphs do not, either. Graphs of all sizes are dealt out to all sets.
     const int64_t runs = std::min<int64_t>(p.graphs, 64);
     const std::vector<int64_t> order = largest_first(p);
     std::vector<double> sums(posed.replicas * runs * count, 0.0);
-    Arenas arenas(threads);
-    const Krylov how{nullptr, rtol, 0.0, 2000, INFINITY};
+    Arenas arenas(threads), adders(threads);
     Posed factorised = posed;
     factorised.method = Method::FACTORS;
-    auto differentiate = [&](int64_t g, int64_t r, auto& task, V* sum, bool tell) {
-        task.fill_contexts();
-        task.read(h + r * one, task.h);
-        task.evaluate(task.h);
-        task.differentiate(task.h, 0.0);
-        task.read(gradient + r * one, task.trial);
-        task.hold(task.trial);
-        const bool sound = task.solve_linear(task.trial, 1.0, task.d);
-        const bool spent = !sound && task.exhausted();
-        if (tell) status[r * p.graphs + g] = sound ? CONVERGED : spent ? GAVE_UP : NOT_FINITE;
-        if (spent) return;
-        task.reverse(replica_of(posed, out, r), Adder{sum});
-    };
-    if (crewed(posed, threads)) {
-        for (int64_t r = 0; r < posed.replicas; ++r)
-            for (int64_t g = 0; g < p.graphs; ++g) {
-                std::vector<Arena> adding(threads);
-                // Threads of a crew must not throw, and some of them may not have come.
-                for (Arena& each : adding) std::fill_n(each.room(count), count, wide(0.0));
-                with_crew(posed, g, r, used.data(), how, threads, arenas[0],
-                          [&](CrewTask task, int rank) {
-                              differentiate(g, r, task, adding[rank].room(count), rank == 0);
-                          });
-                for (int64_t i = 0; i < count; ++i)
-                    for (int64_t t = 0; t < threads; ++t)
-                        sums[(r * runs + g % runs) * count + i] +=
-                            sum_lanes(adding[t].room(count)[i]);
-            }
-    } else {
-        Arenas adders(threads);
-        each_task(runs * posed.replicas, threads, [&](int64_t t, int64_t thread) {
-            const int64_t run = t / posed.replicas, r = t % posed.replicas;
-            V* sum = adders[thread].room(count);
-            for (int64_t i = 0; i < count; ++i) sum[i] = wide(0.0);
-            for (int64_t at = run; at < p.graphs; at += runs) {
-                const int64_t g = order[at];
-                Krylov mine = how;
-                mine.allowed = affordable_products(posed, g, 400);
-                const auto work = [&](auto task) { differentiate(g, r, task, sum, true); };
-                with_task(posed, g, r, used.data(), mine, arenas[thread], work);
-                if (status[r * p.graphs + g] == GAVE_UP)
-                    with_task(factorised, g, r, used.data(), how, arenas[thread], work);
-            }
-            for (int64_t i = 0; i < count; ++i)
-                sums[(r * runs + run) * count + i] = sum_lanes(sum[i]);
-        });
-    }
+    each_task(runs * posed.replicas, team > 1 ? 1 : threads, [&](int64_t t, int64_t thread) {
+        const int64_t run = t / posed.replicas, r = t % posed.replicas;
+        V* sum = adders[thread].room(team * count);  // of every thread of a crew
+        std::fill(sum, sum + team * count, wide(0.0));
+        for (int64_t at = run; at < p.graphs; at += runs) {
+            const int64_t g = order[at];
+            int64_t& ended = status[r * p.graphs + g];
+            const Krylov how{nullptr, rtol, 0.0, 2000, affordable_products(posed, g, 400)};
+            auto differentiate = [&](const Posed& by) {
+                with_task(by, g, r, used.data(), how, team, arenas[thread], [&](auto& task, int rank) {
+                    const bool sound = solve_dual(task, h + r * one, gradient + r * one);
+                    const bool spent = !sound && task.exhausted();
+                    if (rank == 0) ended = sound ? CONVERGED : spent ? GAVE_UP : NOT_FINITE;
+                    if (!spent) task.reverse(replica_of(posed, out, r), Adder{sum + rank * count});
+                });
+            };
+            differentiate(posed);
+            if (ended == GAVE_UP) differentiate(factorised);
+        }
+        for (int64_t i = 0; i < team * count; ++i)
+            sums[(r * runs + run) * count + i % count] += sum_lanes(sum[i]);
+    });
     for (int64_t r = 0; r < posed.replicas; ++r)
         for (int64_t i = 0; i < count; ++i) {
             double total = 0;

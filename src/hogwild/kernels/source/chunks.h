@@ -91,7 +91,7 @@ class Chunks {
           fine_(view_, nodes, memory), fast_(single(memory)), back_(memory) {}
 
     /// Lay out what no pass changes; the first thing that is done.
-    void fill() const {
+    void fill_contexts() const {
         nodes_.each_part([&](int, int begin, int end) {
             for (int c = begin; c < end; ++c) task(parts_.first[c], parts_.first[c + 1]).turn_nodes();
         });
@@ -393,11 +393,9 @@ inline void solve_chunks(const Posed& posed, const Options& options, const doubl
         for (int64_t r = 0, at = g; r < posed.replicas; ++r, at += p.graphs)
             with_chunks(posed, g, r, used.data(), Refined{0.0, 0.1 * options.atol}, parts, threads,
                         [&](auto& chunks, int rank) {
-                            chunks.fill();
-                            chunks.read(h0 ? h0 + r * one : nullptr, chunks.h);
                             long long count;
-                            const int ended = newton(chunks, options, count);
-                            chunks.write(chunks.h, h + r * one);
+                            const double* const from = h0 ? h0 + r * one : nullptr;
+                            const int ended = solve_one(chunks, options, from, h + r * one, count);
                             if (rank == 0)
                                 status[at] = ended, iterations[at] = count, residual[at] = chunks.residual;
                         });
@@ -414,10 +412,7 @@ inline void gradient_chunks(const Posed& posed, const double* h, int64_t threads
         const Parts parts(*p.of[g]);
         for (int64_t r = 0; r < posed.replicas; ++r)
             with_chunks(posed, g, r, used.data(), Refined{}, parts, threads, [&](auto& chunks, int rank) {
-                chunks.fill();
-                chunks.read(h + r * one, chunks.h);
-                chunks.evaluate(chunks.h);
-                chunks.write(chunks.g, gradient + r * one);
+                differentiate_one(chunks, h + r * one, gradient + r * one);
                 if (rank == 0) scale[r * p.graphs + g] = chunks.scale;
             });
     }
@@ -438,18 +433,11 @@ inline void adjoint_chunks(const Posed& posed, const double* h, const double* gr
         for (int64_t r = 0; r < posed.replicas; ++r) {
             with_chunks(posed, g, r, used.data(), Refined{rtol, 0.0}, parts, threads,
                         [&](auto& chunks, int rank) {
-                            chunks.fill();
-                            chunks.read(h + r * one, chunks.h);
-                            chunks.linearise(chunks.h);
-                            chunks.read(gradient + r * one, chunks.trial);
-                            chunks.hold(chunks.trial);
-                            const bool sound = chunks.solve_linear(chunks.trial, 1.0, chunks.d);
+                            const bool sound = solve_dual(chunks, h + r * one, gradient + r * one);
                             if (rank == 0) status[r * p.graphs + g] = sound ? CONVERGED : NOT_FINITE;
                             chunks.reverse(replica_of(posed, out, r), sums.data());
                         });
-            for (int part = 0; part < parts.count(); ++part)
-                for (int64_t i = 0; i < count; ++i)
-                    parameters[r * count + i] += sums[(size_t)part * count + i];
+            for (size_t i = 0; i < sums.size(); ++i) parameters[r * count + i % count] += sums[i];
         }
     }
     for (int64_t i = 0; i < posed.replicas * count; ++i) parameters[i] *= slopes[i];

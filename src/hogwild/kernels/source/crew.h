@@ -39,7 +39,7 @@ struct Common {
     }
 };
 
-/// A few threads compute one large graph, each a contiguous part of its rows.
+/// A few threads, or one, compute one graph, each a contiguous part of its rows.
 struct Crew {
     Common* common;
     int rank_;
@@ -49,7 +49,9 @@ struct Crew {
     int size() const { return common->size; }
     int first(int n) const { return (int)((int64_t)n * rank_ / common->size); }
     int last(int n) const { return (int)((int64_t)n * (rank_ + 1) / common->size); }
-    void sync() const { common->wait(); }
+    void sync() const {
+        if (common->size > 1) common->wait();
+    }
     int inside(int b, int) const { return b; }
     void sum(double& a, double& b) const { combine(a, b, false); }
     void max(double& a, double& b) const { combine(a, b, true); }
@@ -57,6 +59,7 @@ struct Crew {
   private:
     /// Every thread gets the same result: all add the numbers up in the same order.
     void combine(double& a, double& b, bool largest) const {
+        if (common->size == 1) return;
         double* here = common->numbers.data() + 2 * common->size * (turn ^= 1);
         here[2 * rank_] = a, here[2 * rank_ + 1] = b;
         sync();

@@ -57,11 +57,8 @@ hog_solve(const __grid_constant__ Batch b, const double* h0, Options o, double* 
     int flip = 0;
     BlockTask task = make(b, graph, replica, shared, &flip);
     const long long one = HOG_K * b.nodes, at = (long long)replica * b.graphs + graph;
-    task.fill_contexts();
-    task.read(h0 ? h0 + replica * one : nullptr, task.h);
     long long count;
-    const int ended = newton(task, o, count);
-    task.write(task.h, h + replica * one);
+    const int ended = solve_one(task, o, h0 ? h0 + replica * one : nullptr, h + replica * one, count);
     if (threadIdx.x == 0) {
         status[at] = ended;
         iterations[at] = count;
@@ -81,12 +78,7 @@ hog_adjoint(const __grid_constant__ Batch b, const double* h, const double* grad
     const long long one = HOG_K * b.nodes, at = (long long)replica * b.graphs + graph;
     double* mine = sums + (at * (HOG_THREADS / 32) + threadIdx.x / 32) * s.parameters();
     for (int i = threadIdx.x % 32; i < s.parameters(); i += 32) mine[i] = 0.0;
-    task.fill_contexts();
-    task.read(h + replica * one, task.h);
-    task.evaluate(task.h);
-    task.differentiate(task.h, 0.0);
-    task.read(gradient + replica * one, task.trial);
-    const bool sound = task.solve_linear(task.trial, 1.0, task.d);
+    const bool sound = solve_dual(task, h + replica * one, gradient + replica * one);
     if (threadIdx.x == 0) status[at] = sound ? CONVERGED : NOT_FINITE;
     const Cotangents out = replica_of(Cotangents{nodes, edges, weight, loop_weight}, b, replica);
     task.reverse(out, WarpSum{mine});

@@ -5,7 +5,7 @@
 //
 // hogwild_node/round.py writes the same arithmetic for torch and NumPy; the tests compare both. A
 // node's block of the Hessian, the coupling of an edge and the couplings between two senders of one
-// receiver follow from the local quadratic models (hogwild_node/quadratic.py).
+// receiver follow from the local quadratic models (hogwild_node/local.py).
 //
 // One source serves both machines. On a CPU one thread computes a graph, or a few threads a large one,
 // in packs of eight rows. On a GPU a block of threads computes a graph, row by row. team.sync() separates
@@ -174,9 +174,11 @@ class Task {
     }
     /// Set x [n, k] to zero at the nodes that are held.
     HOG_METHOD void hold(double* x) const {
+#if !HOG_GPU
         HOG_PACKS(i, v.n)
         for (int c = 0; c < K(); ++c) x[i * K() + c] = held(i) ? 0.0 : x[i * K() + c];
         team.sync();
+#endif
     }
 
     /// The energy at x, and the rounding error of it.
@@ -232,6 +234,12 @@ class Task {
     /// Gradient and local quadratic models at the point of the last `evaluate`. With reach > 0 the
     /// curvatures bound the growth of the activations that far (`growth` in vectors.h).
     HOG_LARGE void differentiate(const double* x, double reach);
+
+    /// Both.
+    HOG_METHOD void linearise(const double* x) {
+        evaluate(x);
+        differentiate(x, 0.0);
+    }
 
     /// Gradient and curvatures of the hidden units, without blocks of the Hessian.
     HOG_METHOD void pull_back(const double* x, double reach);

@@ -57,11 +57,8 @@ hog_solve_large(const __grid_constant__ Large b, const double* h0, Options o, do
     for (int t = 0; t < b.graphs * b.replicas; ++t) {
         const int replica = (int)(t / b.graphs), graph = (int)(t % b.graphs);
         GridTask task = make(b, graph, replica, shared, 0.0, 0.1 * o.atol, &flip, &passed);
-        task.fill_contexts();
-        task.read(h0 ? h0 + replica * one : nullptr, task.h);
         long long count;
-        const int ended = newton(task, o, count);
-        task.write(task.h, h + replica * one);
+        const int ended = solve_one(task, o, h0 ? h0 + replica * one : nullptr, h + replica * one, count);
         if (task.team.rank() == 0) {
             status[t] = ended;
             iterations[t] = count;
@@ -90,12 +87,7 @@ hog_adjoint_large(const __grid_constant__ Large b, const double* h, const double
         double* mine = sums + (long long)(rank / 32) * P;
         if (graph == 0)
             for (int i = lane; i < P; i += 32) mine[i] = 0.0;
-        task.fill_contexts();
-        task.read(h + replica * one, task.h);
-        task.evaluate(task.h);
-        task.differentiate(task.h, 0.0);
-        task.read(gradient + replica * one, task.trial);
-        const bool sound = task.solve_linear(task.trial, 1.0, task.d);
+        const bool sound = solve_dual(task, h + replica * one, gradient + replica * one);
         if (rank == 0) status[t] = sound ? CONVERGED : NOT_FINITE;
         const Cotangents all{nodes, edges, weight, loop_weight};
         task.reverse(replica_of(all, b, replica), WarpSum{mine});

@@ -10,7 +10,6 @@
 #include "attention.h"
 #include "chunks.h"
 #include "dense.h"
-#include "locality.h"
 #include "soft.h"
 #include "factor.h"
 
@@ -78,22 +77,6 @@ int guarded(char* why, int64_t size, const Work& work) {
     }
 }
 
-/// Run `work` on a readout of this type. `shape`: replicas, rows, graphs (-1: nodes are predicted),
-/// strides of the embeddings (replica, row, column), layers of the perceptron on nodes and on graphs,
-/// widths of both.
-template <class T, class Work>
-void with_reading(const int64_t* shape, double slope, const void* const* arrays,
-                  const int64_t* batch, const Work& work) {
-    const int64_t layers = shape[6], more = shape[7], *widths = shape + 8;
-    Reading<T> reading{shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], batch,
-                       Perceptron<T>(layers, widths, slope, arrays),
-                       Perceptron<T>(more, widths + layers + 1, slope, arrays + 2 * layers)};
-    for (int64_t n = 0; reading.graphs >= 0 && n < reading.rows; ++n)
-        if (reading.of(n) < 0 || reading.of(n) >= reading.graphs)
-            throw std::out_of_range("batch names a graph that does not exist");
-    work(reading);
-}
-
 /// Run `work(attention, first)` for the parameter sets of every replica (hog_attend); `first` is the number
 /// of the first one.
 template <class T, class Work>
@@ -151,16 +134,9 @@ HOG_API void* hog_plan(int64_t nodes, int64_t graphs, const int64_t* batch, int6
 
 HOG_API void hog_plan_free(void* plan) { delete (Plan*)plan; }
 
-/// Ask during the calls of this thread whether they shall end (listening.h); nullptr: no more. Whether the
+/// Ask during the calls of this thread whether they must end (listening.h); nullptr: no more. Whether the
 /// answer to the questions before was yes.
 HOG_API int64_t hog_listen(int (*ask)()) { return Listening::here().to(ask); }
-
-/// An order of the nodes in which neighbours are near each other (locality.h): the number of the node at
-/// every place.
-HOG_API int hog_order(int64_t nodes, int64_t edges, const int64_t* src, const int64_t* dst, int64_t* order,
-                      char* why, int64_t why_size) {
-    return guarded(why, why_size, [&] { breadth_first(nodes, edges, src, dst, order); });
-}
 
 /// Numbers in the largest graph's fronts, and multiplications of all factorisations, for k = 1.
 HOG_API void hog_plan_cost(const void* plan, double* most_numbers, double* work) {
@@ -203,7 +179,8 @@ HOG_API int64_t hog_flatten(const void* plan, int64_t k, int64_t wide, int32_t* 
 HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char* rising) {
     for (int i = 0; i < 8; ++i)
         if (numbers[i] < 0 || numbers[i] > (1 << 20)) return nullptr;
-    if (numbers[2] < 1 || numbers[4] < 1 || numbers[4] > 2 || numbers[5] > 1 || numbers[6] > 1)
+    if (numbers[2] < 1 || numbers[4] < 1 || numbers[4] > 2 || numbers[5] > 1 ||
+        numbers[6] >= ACTIVATIONS)
         return nullptr;
     std::unique_ptr<Sizes> s(new (std::nothrow) Sizes);
     if (!s) return nullptr;
@@ -221,6 +198,23 @@ HOG_API void* hog_sizes(const int64_t* numbers, double beta, const unsigned char
     const double most = (double)s->heads() * s->message().parameters() + s->loop().parameters() +
                         s->update().parameters();
     return fits && most < INT32_MAX ? s.release() : nullptr;
+}
+
+/// An activation at a [count] and as far as reach [count] from there: its value, slope, curvature, majoriser
+/// and growth, [5, count].
+HOG_API int hog_activation(int64_t act, int64_t count, const double* a, const double* reach, double* out,
+                           char* why, int64_t why_size) {
+    return guarded(why, why_size, [&] {
+        if (act < 0 || act >= ACTIVATIONS) throw std::invalid_argument("the activation is unknown");
+        for (int64_t i = 0; i < count; ++i) {
+            const V x = wide(a[i]);
+            V slope;
+            const V value = activate((int)act, x, slope);
+            const V found[] = {value, slope, curvature((int)act, x, slope), majoriser(x, slope),
+                               growth((int)act, x, slope, wide(reach[i]))};
+            for (int f = 0; f < 5; ++f) out[f * count + i] = get(found[f], 0);
+        }
+    });
 }
 
 HOG_API void hog_sizes_free(void* sizes) { delete (Sizes*)sizes; }
@@ -362,38 +356,6 @@ HOG_API int hog_attend_back(const int64_t* shape, double slope, const int64_t* s
                                                (T*)to_x + b * one.q * one.p, (T*)to_a + b * a,
                                                (T*)to_e + (theta_e ? b * one.q * one.r : 0));
                               });
-        };
-        single ? run(float()) : run(double());
-    });
-}
-
-/// A readout (`with_reading`): predictions from embeddings; `mean` [R, G, out] is kept for the reverse
-/// pass where graphs are predicted.
-HOG_API int hog_read(const int64_t* shape, double slope, const void* const* arrays, int64_t single,
-                     const void* h, const int64_t* batch, void* mean, void* out, char* why,
-                     int64_t why_size) {
-    return guarded(why, why_size, [&] {
-        const auto run = [&](auto as) {
-            typedef decltype(as) T;
-            with_reading<T>(shape, slope, arrays, batch,
-                            [&](Reading<T>& it) { it.forward(h, (T*)mean, (T*)out); });
-        };
-        single ? run(float()) : run(double());
-    });
-}
-
-/// The gradients of the embeddings (nullptr: not wanted) and of all parameters of a readout, from those
-/// of its predictions.
-HOG_API int hog_read_back(const int64_t* shape, double slope, const void* const* arrays,
-                          int64_t single, const void* h, const int64_t* batch, const void* mean,
-                          const void* gradient, void* into, void* sums, char* why,
-                          int64_t why_size) {
-    return guarded(why, why_size, [&] {
-        const auto run = [&](auto as) {
-            typedef decltype(as) T;
-            with_reading<T>(shape, slope, arrays, batch, [&](Reading<T>& it) {
-                it.backward(h, (const T*)mean, (const T*)gradient, (T*)into, (T*)sums);
-            });
         };
         single ? run(float()) : run(double());
     });

@@ -1,4 +1,4 @@
-// How a long call hears that it shall end: its thread asks the caller a few times a second.
+// How a long call is told to end: its thread asks the caller a few times a second.
 #pragma once
 #include <chrono>
 

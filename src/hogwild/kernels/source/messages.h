@@ -1,5 +1,5 @@
 // Quadratic messages of some nodes, one node a lane. The formulas are those of
-// hogwild_node/rules/messages.py, mode.py, trust.py and retreat.py.
+// hogwild_node/rules/messages.py, mode.py and safeguard.py.
 #pragma once
 #include "clusters.h"
 

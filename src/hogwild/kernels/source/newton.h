@@ -60,4 +60,35 @@ HOG_METHOD int newton(P& p, const Options& o, long long& iterations) {
     }
 }
 
+/// Newton's method on one graph and replica from `from` [k, N] (nullptr: zero); h [k, N] is the result.
+template <class P>
+HOG_METHOD int solve_one(P& problem, const Options& limits, const double* from, double* h, long long& iterations) {
+    problem.fill_contexts();
+    problem.read(from, problem.h);
+    const int ended = newton(problem, limits, iterations);
+    problem.write(problem.h, h);
+    return ended;
+}
+
+/// The gradient [k, N] at h [k, N].
+template <class P>
+HOG_METHOD void differentiate_one(P& problem, const double* h, double* gradient) {
+    problem.fill_contexts();
+    problem.read(h, problem.h);
+    problem.evaluate(problem.h);
+    problem.differentiate(problem.h, 0.0);
+    problem.write(problem.g, gradient);
+}
+
+/// lambda = H^-1 dL/dh, into d, from gradient = dL/dh [k, N] at the solution h [k, N].
+template <class P>
+HOG_METHOD bool solve_dual(P& problem, const double* h, const double* gradient) {
+    problem.fill_contexts();
+    problem.read(h, problem.h);
+    problem.linearise(problem.h);
+    problem.read(gradient, problem.trial);
+    problem.hold(problem.trial);
+    return problem.solve_linear(problem.trial, 1.0, problem.d);
+}
+
 }  // namespace hog

@@ -63,7 +63,7 @@ class PartNodes {
     }
     int rank() const { return rank_; }
     void sync() const { gang_.common.wait(); }
-    /// Whether the solve shall end: what was so at the last sum, for all threads alike.
+    /// Whether the solve must end: what was so at the last sum, for all threads alike.
     bool stopped() const { return gang_.stopped[turn_]; }
 
     /// `what(part, first chunk, last chunk)`.

@@ -130,8 +130,8 @@ HOG_FN void fill(HOG_NET net, const double* f, const V* o0, Out to, V* pad) {
 }
 
 /// f(y); the slopes and pre-activations of the hidden units go to `s` and `a`.
-template <class N, class In, class Out>
-HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a, V* value, V* pad) {
+template <class N, class T, class In, class Out>
+HOG_FN void forward(HOG_NET net, const T* W, In q, const V* y, Out s, Out a, V* value, V* pad) {
     HOG_LOCAL(v, net.widest());
     HOG_LOCAL(z, net.widest());
     HOG_LOCAL(x, net.widest());
@@ -140,7 +140,7 @@ HOG_FN void forward(HOG_NET net, const double* W, In q, const V* y, Out s, Out a
     int unit = 0;
     HOG_EACH(l, net.L()) {
         const int at = net.q(l), width = net.w(l), before = net.before(l);
-        const double *Wy = W + net.p(l), *Wz = Wy + width * net.D();
+        const T *Wy = W + net.p(l), *Wz = Wy + width * net.D();
         HOG_EACH(j, before) v[j] = q[at + net.D() + width + j] * z[j];
         HOG_EACH(i, width) x[i] = q[at + net.D() + i];
         add_rows(Wy, width, net.D(), [&](int j) { return q[at + j] * y[j]; }, x);
@@ -249,7 +249,7 @@ HOG_FN void expand(HOG_NET net, const double* W, In q, In s, const V* p, const B
 /// The curvature of a unit's activation; with reach > 0 that of `growth`.
 template <class N>
 HOG_FN V bending(HOG_NET net, V a, V slope, double reach) {
-    return reach > 0.0 ? growth(net.act(), a, slope, reach) : curvature(net.act(), a, slope);
+    return reach > 0.0 ? growth(net.act(), a, slope, wide(reach)) : curvature(net.act(), a, slope);
 }
 
 /// `expand` with the curvatures of the activations, or with those of `growth` where reach > 0.
@@ -259,7 +259,7 @@ HOG_FN void jet(HOG_NET net, const double* W, In q, In s, In a, const V* p, doub
 #if HOG_GPU  // one branch for all units, which are then computed side by side
     HOG_LOCAL(bends, net.hidden());
     if (reach > 0.0) {
-        HOG_EACH(m, net.hidden()) bends[m] = growth(net.act(), a[m], s[m], reach);
+        HOG_EACH(m, net.hidden()) bends[m] = growth(net.act(), a[m], s[m], wide(reach));
     } else {
         HOG_EACH(m, net.hidden()) bends[m] = curvature(net.act(), a[m], s[m]);
     }

@@ -19,19 +19,6 @@ HOG_FN V pick(Mask m, double yes, V no) { return pick(m, wide(yes), no); }
 /// The larger number; NaN if one is NaN.
 HOG_FN V largest(V a, V b) { return pick((a > b) | (a != a), a, b); }
 
-/// The curvature of a parabola that touches g at a and lies above g up to the distance `reach`
-/// (`Activation.growth` in hogwild_node); a reach of NaN counts as zero.
-HOG_FN V growth_within(int act, V a, V slope, V reach) {
-    const V truth = curvature(act, a, slope), most = majoriser(a, slope), twice = 2.0 * absolute(a);
-    const V distance = pick(reach <= twice, reach, pick(reach == reach, twice, wide(0.0)));
-    const Mask far = distance > 1e-3;
-    V r = pick(far, distance, wide(1.0)), ignored;
-    r = pick(a >= 0.0, r, -r);
-    const V chord =
-        2.0 * (activate(act, a - r, ignored) - activate(act, a, ignored) + r * slope) / (r * r);
-    return smaller(pick(far, larger(chord, truth), truth), most);
-}
-
 /// A matrix of packs, with rows of so many numbers; or its transpose.
 struct Matrix {
     const V* at;

@@ -1,6 +1,6 @@
 // A tick of the simulator as one call: whose turn it is, what they hear, their updates, what they send.
 //
-// hogwild/asynchrony/schedule.py and history.py have the meaning of the arrays. Nothing here depends
+// hogwild/asynchrony/schedule.py and hogwild/engines/ticks.py have the meaning of the arrays. Nothing here depends
 // on the number of threads: a node's update depends on no other node of the same tick.
 #pragma once
 #include <algorithm>

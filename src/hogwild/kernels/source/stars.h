@@ -2,7 +2,7 @@
 //
 //     e_i = u(m_i, h_i) + beta/2 |h_i|^2,    m_i = sum over edges e into i of w_e m(h_i, v_e) + w_i m_0(h_i),
 //
-// where v_e is what node i holds of the sender of e. hogwild_node/round.py and quadratic.py write the
+// where v_e is what node i holds of the sender of e. hogwild_node/round.py and local.py write the
 // same arithmetic for torch and NumPy; the tests compare both. A pack has LANES nodes of one replica.
 // Its arrays [positions, fields] hold at position p the p-th edge into each node. A lane never
 // reads another one, so that a node's result does not depend on the nodes that are computed with it.
@@ -68,7 +68,7 @@ struct Tape {
     V *su, *au;  // of the update
 };
 
-/// Quadratic models of the energies of a pack (hogwild_node/quadratic.py).
+/// Quadratic models of the energies of a pack (hogwild_node/local.py).
 struct Quadratic {
     V *own, *b, *u;          // [K], [K, K], [M, M]
     V *toward, *x, *c, *j;   // [positions, K], [positions, K, K] twice, [positions, M, K]
@@ -305,7 +305,7 @@ class Stars : public S::Dims {
             const V a = at[m], slope = slopes[m];
             if (bend == TRUE_CURVATURE) cv[m] = curvature(net.act(), a, slope);
             else if (bend == MAJORISED) cv[m] = majoriser(a, slope);
-            else cv[m] = growth_within(net.act(), a, slope, absolute(far[m] - a));
+            else cv[m] = growth(net.act(), a, slope, absolute(far[m] - a));
         }
     }
 };

@@ -159,41 +159,54 @@ HOG_INLINE V softplus(V a, V& slope) {
     return t * twice_atanh_over(t) + not_below(0.0, a);
 }
 
-enum Activation { SOFTPLUS = 0, SQUAREPLUS = 1 };
+/// The activations of PICNNs by their codes, in the order of ACTIVATIONS in hogwild/engines/cpu.py. `hog_sizes`
+/// refuses other codes, and tests compare every one with hogwild_node/activations.py. Of any other code all
+/// numbers are NaN.
+enum Activation { SOFTPLUS, SQUAREPLUS, ACTIVATIONS };
 
 /// The activation g and its slope.
 HOG_FN V activate(int act, V a, V& slope) {
-    if (act == SOFTPLUS) return softplus(a, slope);
-    const V r = root(a * a + 4.0);
-    slope = 0.5 * (1.0 + a / r);
-    return 0.5 * (a + r);
+    switch (act) {
+        case SOFTPLUS: return softplus(a, slope);
+        case SQUAREPLUS: {
+            const V r = root(a * a + 4.0);
+            slope = 0.5 * (1.0 + a / r);
+            return 0.5 * (a + r);
+        }
+        default: return slope = wide(nan(""));
+    }
 }
 
 /// g'' from a and g'(a).
 HOG_FN V curvature(int act, V a, V slope) {
-    if (act == SOFTPLUS) return slope * (1.0 - slope);
-    const V square = a * a + 4.0;
-    return 2.0 / (square * root(square));
+    switch (act) {
+        case SOFTPLUS: return slope * (1.0 - slope);
+        case SQUAREPLUS: {
+            const V square = a * a + 4.0;
+            return 2.0 / (square * root(square));
+        }
+        default: return wide(nan(""));
+    }
 }
 
-/// The curvature of a parabola that touches g at a and lies above g everywhere.
+/// The curvature of a parabola that touches g at a and lies above g everywhere, for any of these g: each is
+/// a / 2 + phi(|a|), where phi'(r) / r does not increase.
 HOG_FN V majoriser(V a, V slope) {
     const Mask near = absolute(a) < 1e-4;
     return pick(near, wide(0.25), (slope - 0.5) / pick(near, wide(1.0), a));
 }
 
-/// The curvature of the parabola that touches g at a and lies above g up to the distance `reach`;
-/// the same formula as `Activation.growth` in hogwild_node.
-HOG_FN V growth(int act, V a, V slope, double reach) {
-    const V truth = curvature(act, a, slope), size = absolute(a);
-    const V most = majoriser(a, slope);
-    const V distance = smaller(wide(reach), 2.0 * size);
-    const V far = pick(distance > 1e-3, distance, wide(1.0));
-    const V r = pick(a >= 0.0, far, -far);
-    V ignored;
+/// The curvature of the parabola that touches g at a and lies above g up to the distance `reach`
+/// (`Activation.growth` in hogwild_node); a reach of NaN counts as zero.
+HOG_FN V growth(int act, V a, V slope, V reach) {
+    const V truth = curvature(act, a, slope), most = majoriser(a, slope), twice = 2.0 * absolute(a);
+    const V distance = pick(reach <= twice, reach, pick(reach == reach, twice, wide(0.0)));
+    const Mask far = distance > 1e-3;
+    V r = pick(far, distance, wide(1.0)), ignored;
+    r = pick(a >= 0.0, r, -r);
     const V chord =
         2.0 * (activate(act, a - r, ignored) - activate(act, a, ignored) + r * slope) / (r * r);
-    return smaller(pick(distance > 1e-3, larger(chord, truth), truth), most);
+    return smaller(pick(far, larger(chord, truth), truth), most);
 }
 
 }  // namespace hog

@@ -1,65 +1,78 @@
-"""Compiled conjugate gradients: products in single precision, refined in double precision."""
+"""Energies by factorisations, by products with the Hessian, and by products with its blocks: every
+way equals the solve on torch."""
 
 import pytest
 import torch
 from helpers import DOUBLE, grid, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import assert_alike, engine_of, layer, layers, needs_library, odd_graph, solved
+from kernel_cases import (
+    NAMED,
+    WAYS,
+    assert_alike,
+    by,
+    engine_of,
+    layer,
+    layers,
+    needs_library,
+    odd_graph,
+    solved,
+)
 
-import hogwild.engines.cpu as compiled
 from hogwild.graph.inputs import Inputs
 from hogwild.solvers import Newton
 
 pytestmark = needs_library
 
-CASES = {
-    "one": {"hidden_channels": 1},
-    "heads": {"hidden_channels": 5, "heads": 2},
-    "eight": {"hidden_channels": 8, "message_channels": 3, "widths": (9, 2)},
-    "mean of heads": {"hidden_channels": 9, "heads": 3, "concat": False},
-    "nodes": {"hidden_channels": 20, "message": "node"},
-    "wide": {"hidden_channels": 33, "edge_dim": 2},
+WIDE = {
+    "three heads": {"hidden_channels": 9, "heads": 3, "concat": False},
+    "twenty": {"hidden_channels": 20, "message": "node"},
+    "thirty-three": {"hidden_channels": 33, "edge_dim": 2},
 }
 
 
-@pytest.fixture(autouse=True)
-def never_factorise(monkeypatch):
-    monkeypatch.setattr(compiled, "PRODUCTS", 0.0)
-    monkeypatch.setattr(compiled, "ADJOINT_PRODUCTS", 0.0)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_width(name):
-    """Groups of eight numbers that are full or not, graphs of one node, weights."""
-    conv = layer(**CASES[name])
+@pytest.mark.parametrize("options", (NAMED | WIDE).values(), ids=NAMED | WIDE)
+def test_products_of_every_width(options):
+    """Groups of eight numbers that are full or not. ``test_engines.py`` has the other ways."""
+    conv = layer(**options)
     inputs = odd_graph(3, [1, 4, 17, 30], edge_dim=conv.edge_dim, weighted=True)
-    with torch.no_grad():
+    with by("products"):
         kernel = engine_of(conv, inputs)
-    assert not kernel.direct
-    assert not kernel.direct_adjoint
-    assert_alike(conv, inputs)
+        assert not kernel.direct
+        assert not kernel.direct_adjoint
+        assert_alike(conv, inputs)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
-@given(st.data(), st.integers(0, 99), st.booleans())
-def test_random_energies(data, seed, directed):
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.data(), st.sampled_from(list(WAYS)), st.integers(0, 999),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4), st.sampled_from([0.0, 0.5, 1.5, 3.0]),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_random_energies(data, way, seed, sizes, density, directed, weighted):
     conv = layer(seed, **data.draw(layers()))
-    assert_alike(conv, odd_graph(seed, [1, 9, 2], 1.5, directed, conv.edge_dim))
+    with by(way):
+        inputs = odd_graph(seed, sizes, density, directed, conv.edge_dim, weighted)
+        assert_alike(conv, inputs, apart=1 if way == "factors" else 2)
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.2])
-def test_stiff_energies(scale):
+@pytest.mark.parametrize(("way", "k", "apart"), [("products", 8, 2), ("blocks", 2, 1)])
+def test_stiff_energies(way, k, apart, scale):
     """Larger weights make the Hessian worse conditioned. Torch factorises it, and conjugate
-    gradients end Newton's systems earlier."""
-    conv = layer(scale=scale, hidden_channels=8)
+    gradients end Newton's systems earlier; the iteration may become late."""
+    conv = layer(scale=scale, hidden_channels=k)
     inputs = Inputs(torch.randn(60, 3, **DOUBLE), grid(6, 10))
-    assert_alike(conv, inputs, atol=1e-8, apart=2)
+    with by(way):
+        assert_alike(conv, inputs, atol=1e-8, apart=apart)
 
 
-def test_hubs():
-    """Nodes of very different degrees: their masses precondition."""
-    assert_alike(layer(), Inputs(torch.randn(300, 3, **DOUBLE), star(300)))
+@pytest.mark.parametrize(("way", "n"), [("products", 300), ("blocks", 3000)])
+def test_hubs(way, n):
+    """Nodes of very different degrees: their masses precondition products, and the edges of one
+    node are more than a chunk of blocks."""
+    with by(way):
+        assert_alike(layer(), Inputs(torch.randn(n, 3, **DOUBLE), star(n)))
 
 
 def test_the_tolerance_of_the_adjoint():
@@ -69,7 +82,8 @@ def test_the_tolerance_of_the_adjoint():
     for rtol in (None, 1e-10, 1e-6, 0.1):
         conv = layer(hidden_channels=8)
         conv.solver = Newton(atol=1e-11, adjoint_rtol=rtol)
-        gradients[rtol] = torch.cat([g.flatten() for g in solved(conv, inputs)[1]])
+        with by("products"):
+            gradients[rtol] = torch.cat([g.flatten() for g in solved(conv, inputs)[1]])
     assert torch.equal(gradients[None], gradients[1e-10])
     size = gradients[None].norm()
     error = {rtol: float((g - gradients[None]).norm() / size) for rtol, g in gradients.items()}
