@@ -173,7 +173,7 @@ HOG_FN V activate(int act, V a, V& slope) {
             slope = 0.5 * (1.0 + a / r);
             return 0.5 * (a + r);
         }
-        default: return slope = wide(nan(""));
+        default: return slope = wide(0.0 / 0.0);  // not a number
     }
 }
 
@@ -185,7 +185,7 @@ HOG_FN V curvature(int act, V a, V slope) {
             const V square = a * a + 4.0;
             return 2.0 / (square * root(square));
         }
-        default: return wide(nan(""));
+        default: return wide(0.0 / 0.0);  // not a number
     }
 }
 
