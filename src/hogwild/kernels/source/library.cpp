@@ -210,7 +210,7 @@ HOG_API int hog_activation(int64_t act, int64_t count, const double* a, const do
             const V x = wide(a[i]);
             V slope;
             const V value = activate((int)act, x, slope);
-            const V found[] = {value, slope, curvature((int)act, x, slope), majoriser(x, slope),
+            const V found[] = {value, slope, curvature((int)act, x, slope), majoriser((int)act, x, slope),
                                growth((int)act, x, slope, wide(reach[i]))};
             for (int f = 0; f < 5; ++f) out[f * count + i] = get(found[f], 0);
         }

@@ -304,7 +304,7 @@ class Stars : public S::Dims {
         HOG_EACH(m, net.hidden()) {
             const V a = at[m], slope = slopes[m];
             if (bend == TRUE_CURVATURE) cv[m] = curvature(net.act(), a, slope);
-            else if (bend == MAJORISED) cv[m] = majoriser(a, slope);
+            else if (bend == MAJORISED) cv[m] = majoriser(net.act(), a, slope);
             else cv[m] = growth(net.act(), a, slope, absolute(far[m] - a));
         }
     }

@@ -191,15 +191,15 @@ HOG_FN V curvature(int act, V a, V slope) {
 
 /// The curvature of a parabola that touches g at a and lies above g everywhere, for any of these g: each is
 /// a / 2 + phi(|a|), where phi'(r) / r does not increase.
-HOG_FN V majoriser(V a, V slope) {
+HOG_FN V majoriser(int act, V a, V slope) {
     const Mask near = absolute(a) < 1e-4;
-    return pick(near, wide(0.25), (slope - 0.5) / pick(near, wide(1.0), a));
+    return pick(near, curvature(act, wide(0.0), wide(0.5)), (slope - 0.5) / pick(near, wide(1.0), a));
 }
 
 /// The curvature of the parabola that touches g at a and lies above g up to the distance `reach`
 /// (`Activation.growth` in hogwild_node); a reach of NaN counts as zero.
 HOG_FN V growth(int act, V a, V slope, V reach) {
-    const V truth = curvature(act, a, slope), most = majoriser(a, slope), twice = 2.0 * absolute(a);
+    const V truth = curvature(act, a, slope), most = majoriser(act, a, slope), twice = 2.0 * absolute(a);
     const V distance = pick(reach <= twice, reach, pick(reach == reach, twice, wide(0.0)));
     const Mask far = distance > 1e-3;
     V r = pick(far, distance, wide(1.0)), ignored;
