@@ -248,7 +248,8 @@ class ImplicitConv(Conv):
         return h.to(dtype).mT.expand(problem.replicas, k, n)
 
     def extra_repr(self) -> str:
-        """What ``print(layer)`` shows: the sizes, and the options that are not the defaults."""
+        """What ``print(layer)`` shows: the sizes, and the options that are not the defaults, also
+        those that the layer chose itself."""
         own = inspect.signature(type(self)).parameters.values()
         usual = {p.name: p.default for p in own if p.kind is p.KEYWORD_ONLY} | {"replicas": None}
         usual.pop("hidden_channels", None)
